@@ -1,0 +1,214 @@
+"""Composes the config groups with Hydra into a typed Config, and tells where each value came from.
+
+Hydra is imported where it is used: a rank imports this package to load a saved configuration and must not pay for Hydra.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from glmexp.config.errors import UserError
+from glmexp.config.files import from_values, leaves
+from glmexp.config.rules import check_sources
+from glmexp.config.schema import Config
+from glmexp.config.wording import from_hydra
+
+VERSION_BASE = "1.3"
+SECRET = re.compile(r"oc\.env\s*:\s*([^,}]*(?:KEY|TOKEN|SECRET|PASSWORD)[^,}]*)", re.IGNORECASE)
+EXPERIMENT_MAY_SET = ("mode", "sweeper.params", "run.dir", "sweep.dir")
+
+
+@dataclass(frozen=True)
+class Composed:
+    config: Config
+    sources: dict[str, str]
+    """Dotted key -> ``zero=stage2`` (a group option), ``experiment=NAME``, ``command line: ...`` or ``config.yaml``."""
+
+
+def conf_dir() -> str:
+    """The shipped ``conf/``: inside the package in a wheel, beside it in a checkout or an editable install."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "conf"
+    return str(inside if (inside / "config.yaml").is_file() else package.parent / "conf")
+
+
+def register() -> None:
+    """Tells Hydra the schema that ``config.yaml`` starts from."""
+    from hydra.core.config_store import ConfigStore
+
+    ConfigStore.instance().store(name="schema", node=Config, provider="glmexp")
+
+
+def compose(overrides: Sequence[str], config_dir: str | None = None) -> Composed:
+    """The configuration for ``overrides`` (Hydra's own syntax); raises UserError.
+
+    ``config_dir`` is a folder with more options of the groups, as ``--config-dir`` on the command line.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.errors import HydraException
+
+    check_overrides(overrides)
+    register()
+    extra = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
+    try:
+        with initialize_config_dir(version_base=VERSION_BASE, config_dir=conf_dir(), job_name="glmexp"):
+            composed = hydra_compose("config", [*extra, *overrides], return_hydra_config=True)
+            return from_composition(composed)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise from_hydra(error) from error
+
+
+def from_composition(composed: DictConfig) -> Composed:
+    """The typed configuration of what Hydra composed, its ``hydra`` node included; raises UserError."""
+    hydra = composed.hydra
+    unresolved = OmegaConf.to_container(composed, resolve=False, enum_to_str=True)
+    assert isinstance(unresolved, dict)
+    unresolved.pop("hydra")
+    experiment = _experiment_leaves(hydra)
+    # Unresolved: an override such as data.path=${oc.env:HOME}/x would be interpolated when the list is read.
+    overrides = [str(text) for text in OmegaConf.to_container(hydra.overrides.task, resolve=False)]  # type: ignore[union-attr]
+    _refuse_shadowed_choices(overrides, hydra.runtime.choices, experiment)
+    values = _resolve({str(key): value for key, value in unresolved.items()})
+    config = from_values(absolute_paths(values))
+    sources = _sources(values, overrides, hydra.runtime.choices, experiment)
+    check_sources(config, sources)
+    return Composed(config, sources)
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Raises UserError for overrides that Hydra must not see: secrets, and lists of numbers where a group's option is due."""
+    refuse_secrets(overrides)
+    groups = {item.name for item in fields(Config)}
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key in groups and value.startswith("["):
+            raise UserError(
+                f"{override}: {key} is a group and takes one option: {key}=NAME\nset its fields one by one: {key}.FIELD=..."
+            )
+
+
+def refuse_secrets(texts: Sequence[str]) -> None:
+    """Raises UserError if a text interpolates an environment variable that holds a secret by its name."""
+    for text in texts:
+        if found := SECRET.search(text):
+            raise UserError(
+                f"${{oc.env:{found[1].strip()}}}: the configuration is written to files and dashboards, so it holds no secret\n"
+                "give the value itself in a variable whose name has no KEY, TOKEN, SECRET or PASSWORD"
+            )
+
+
+def absolute_paths(values: dict[str, Any], start: Path | None = None) -> dict[str, Any]:
+    """``values`` with ``data.path`` and a local ``model.path`` made absolute, relative to the folder of the call."""
+    here = start or Path.cwd()
+
+    def absolute(path: str) -> str:
+        return str(Path(os.path.normpath(here / Path(path).expanduser())))
+
+    data, model = dict(values.get("data", {})), dict(values.get("model", {}))
+    if isinstance(data.get("path"), str):
+        data["path"] = absolute(data["path"])
+    if isinstance(model.get("path"), str):
+        path = model["path"]
+        local = path.startswith((".", "/", "~")) or (here / path).is_dir()
+        if local and path != "tiny":
+            model["path"] = absolute(path)
+    return {**values, "data": data, "model": model}
+
+
+def _resolve(unresolved: dict[str, Any]) -> dict[str, Any]:
+    """Plain values with every interpolation replaced; each one that cannot be is told by its key."""
+    refuse_secrets([str(value) for _, value in leaves(unresolved)])
+    task = OmegaConf.create(unresolved)
+    for key, value in leaves(unresolved):
+        if isinstance(value, str) and "${" in value:
+            try:
+                OmegaConf.select(task, key)
+            except OmegaConfBaseException as error:
+                reason = str(error).splitlines()[0]
+                raise UserError(f"{key}={value}: {reason}\nset {key} to a value, or the variable that it names") from error
+    missing = sorted(OmegaConf.missing_keys(task))
+    if missing:
+        raise UserError("\n".join(f"{key} is not set: add {key}=..." for key in missing[:5]))
+    values = OmegaConf.to_container(task, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def _experiment_leaves(hydra: DictConfig) -> dict[str, str]:
+    """Dotted key -> ``experiment=NAME`` for each value that the chosen experiments set themselves."""
+    chosen = hydra.runtime.choices.get("experiment")
+    names = [chosen] if isinstance(chosen, str) else list(chosen or [])
+    folders = [Path(source.path) for source in hydra.runtime.config_sources if source.schema == "file"]
+    found: dict[str, str] = {}
+    for name in names:
+        file = next((path for folder in folders if (path := folder / "experiment" / f"{name}.yaml").is_file()), None)
+        content = OmegaConf.to_container(OmegaConf.load(file), resolve=False) if file else {}
+        assert isinstance(content, dict)
+        for key, _ in leaves(content.get("hydra") or {}):
+            if not key.startswith(EXPERIMENT_MAY_SET):
+                allowed = ", ".join(EXPERIMENT_MAY_SET)
+                raise UserError(f"experiment={name} sets hydra.{key}: an experiment may set only {allowed} there")
+        own = (key for key, _ in leaves(content) if key.split(".")[0] not in ("hydra", "defaults"))
+        found |= {key: f"experiment={name}" for key in own}
+    return found
+
+
+def _parse(overrides: Sequence[str], choices: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    """(key, the override as written, whether it picks a group's option) of each override."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return [
+        (
+            item.key_or_group.replace("/", "."),
+            item.input_line or "",
+            item.key_or_group in choices and isinstance(item.value(), str),
+        )
+        for item in parsed
+    ]
+
+
+def _refuse_shadowed_choices(overrides: Sequence[str], choices: Mapping[str, Any], experiment: Mapping[str, str]) -> None:
+    for group, written, picks in _parse(overrides, choices):
+        if not picks:
+            continue
+        for key, name in experiment.items():
+            if key.split(".")[0] == group:
+                raise UserError(
+                    f"{written} and {name}: the experiment sets {key} itself, which would silently win over the chosen option\n"
+                    f"override the values one by one ({key}=...), or leave {name} out"
+                )
+
+
+def _sources(
+    values: dict[str, Any], overrides: Sequence[str], choices: Mapping[str, Any], experiment: Mapping[str, str]
+) -> dict[str, str]:
+    parsed = _parse(overrides, choices)
+    direct = [(key, written) for key, written, picks in parsed if not picks]
+    picked = {key for key, _, picks in parsed if picks}
+    sources = {}
+    for key, _ in leaves(values):
+        group = key.split(".")[0]
+        written = next((text for name, text in reversed(direct) if key == name or key.startswith(f"{name}.")), None)
+        by_experiment = next((name for leaf, name in experiment.items() if key == leaf or key.startswith(f"{leaf}.")), None)
+        if written is not None:
+            sources[key] = f"command line: {written}"
+        elif by_experiment is not None:
+            sources[key] = by_experiment
+        elif choices.get(group) is not None:
+            option = f"{group}={_plain(choices[group])}"
+            sources[key] = f"command line: {option}" if group in picked else option
+        else:
+            sources[key] = "config.yaml"
+    return sources
+
+
+def _plain(choice: Any) -> Any:
+    return list(choice) if isinstance(choice, ListConfig) else choice

@@ -1,0 +1,14 @@
+"""What a user got wrong, said once: the only exception that ends a run with exit code 2."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(ValueError):
+    """Something the user can mend: the message names the key, its value and the next move in at most six lines."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known name most like ``word``, or None if nothing comes close."""
+    found = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return found[0] if found else None

@@ -1,0 +1,82 @@
+"""From plain values to a Config and back: the door that everything below Hydra takes."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from glmexp.config.errors import UserError
+from glmexp.config.rules import check_values
+from glmexp.config.schema import Config
+from glmexp.config.wording import type_error, unknown_key
+
+
+def leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each dotted key with its value; an empty dict is a leaf."""
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def unknown_keys(values: dict[str, Any], schema: type = Config, prefix: str = "") -> Iterator[str]:
+    """Dotted keys that the schema lacks; ``+key=value`` gets past Hydra's own check."""
+    types = get_type_hints(schema)
+    for key, value in values.items():
+        if key not in types:
+            yield from (name for name, _ in leaves({key: value}, prefix))
+        elif is_dataclass(types[key]) and isinstance(value, dict):
+            yield from unknown_keys(value, types[key], f"{prefix}{key}.")
+
+
+def deleted_keys(values: dict[str, Any], schema: type = Config, prefix: str = "") -> Iterator[str]:
+    """Dotted keys of the schema that are not there, as after ``~key``."""
+    types = get_type_hints(schema)
+    for name in (item.name for item in fields(schema)):
+        if name not in values:
+            yield f"{prefix}{name}"
+        elif is_dataclass(types[name]) and isinstance(values[name], dict):
+            yield from deleted_keys(values[name], types[name], f"{prefix}{name}.")
+
+
+def from_values(values: dict[str, Any]) -> Config:
+    """A checked Config from resolved plain values; raises UserError."""
+    unknown = list(unknown_keys(values))
+    if unknown:
+        raise UserError("\n".join(unknown_key(key) for key in unknown[:5]))
+    deleted = list(deleted_keys(values))
+    if deleted:
+        raise UserError(
+            f"{', '.join(deleted[:5])} was deleted: every field must be there; set it to a value instead of using ~"
+        )
+    try:
+        config: Config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), values))  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        raise UserError(type_error(error)) from error
+    check_values(config)
+    return config
+
+
+def to_values(config: Config) -> dict[str, Any]:
+    """Plain nested dicts, lists, strings and numbers of a Config; enum members become their names."""
+    values = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def load(path: Path | str) -> Config:
+    """Reads a saved ``config.yaml``; raises UserError for one that this version does not understand."""
+    values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is not a configuration: wanted a mapping, found a {type(values).__name__}")
+    return from_values({str(key): value for key, value in values.items()})
+
+
+def save(config: Config, path: Path | str) -> None:
+    """Writes the resolved configuration as YAML that ``load`` reads back to an equal Config."""
+    Path(path).write_text(OmegaConf.to_yaml(OmegaConf.create(to_values(config))), encoding="utf-8")

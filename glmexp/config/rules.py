@@ -1,0 +1,177 @@
+"""Rules that a configuration must keep: ranges of single values, then rules across fields.
+
+``check_values`` needs only the values, so a saved configuration is checked again when it is loaded. ``check_sources`` needs to
+know who set a value and runs where something was composed. Neither changes anything.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from typing import Annotated, Any, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, MultipleOf
+
+from glmexp.config.errors import UserError
+from glmexp.config.schema import Config, Dtype, Method, OffloadDevice, Source, TrackerName
+from glmexp.config.zero import STAGES
+
+MOST_LINES = 5
+
+
+def check_values(config: Config) -> None:
+    """Raises UserError with every broken rule about values, one a line."""
+    problems = [*out_of_range(config), *contradictions(config)]
+    if problems:
+        raise UserError("\n".join(problems[:MOST_LINES]))
+
+
+def check_sources(config: Config, sources: Mapping[str, str]) -> None:
+    """Raises UserError for a value that was asked for on the command line and would have no effect."""
+    if config.precision.dtype is not Dtype.fp16:
+        asked = [key for key, source in sources.items() if key.startswith("scaler.") and source.startswith("command line")]
+        if asked:
+            raise UserError(
+                f"{asked[0]} is the fp16 loss scaler's and has no effect with precision={config.precision.dtype.value}\n"
+                "add precision=fp16, or leave the scaler out"
+            )
+
+
+def warnings(config: Config) -> list[str]:
+    """What takes effect but is likely not what was meant, one line each."""
+    found = []
+    recommended = [dtype.value for dtype in config.model.recommended_precisions]
+    dtype = config.precision.dtype
+    if dtype is not Dtype.fp32 and dtype.value not in recommended:
+        found.append(
+            f"precision={dtype.value}: {config.model.path} was trained in {' or '.join(recommended)} and may "
+            f"overflow or lose accuracy in {dtype.value}; use precision={recommended[0]}"
+        )
+    if config.hardware.gpu_memory_gib is not None and not config.hardware.emulate:
+        found.append(f"hardware={config.hardware.name} has no effect on a run without hardware.emulate=true")
+    return found
+
+
+def out_of_range(node: Any, prefix: str = "") -> Iterator[str]:
+    """Values outside the range that the schema gives them."""
+    for name, kind in get_type_hints(type(node), include_extras=True).items():
+        value, key = getattr(node, name), f"{prefix}{name}"
+        if is_dataclass(value):
+            yield from out_of_range(value, f"{key}.")
+        elif get_origin(kind) is Annotated and value is not None:
+            limits = kind.__metadata__
+            if not all(_within(value, limit) for limit in limits):
+                yield f"{key}={value}: must be {' and '.join(_words(limit) for limit in limits)}"
+
+
+def _within(value: float, limit: Any) -> bool:
+    if value != value or value in (float("inf"), float("-inf")):
+        return False
+    if isinstance(limit, Ge):
+        return bool(value >= limit.ge)  # type: ignore[operator]
+    if isinstance(limit, Gt):
+        return bool(value > limit.gt)  # type: ignore[operator]
+    if isinstance(limit, Le):
+        return bool(value <= limit.le)  # type: ignore[operator]
+    assert isinstance(limit, MultipleOf)
+    return bool(value % limit.multiple_of == 0)  # type: ignore[operator]
+
+
+def _words(limit: Any) -> str:
+    if isinstance(limit, Ge):
+        return f"at least {limit.ge}"
+    if isinstance(limit, Gt):
+        return f"greater than {limit.gt}"
+    if isinstance(limit, Le):
+        return f"at most {limit.le}"
+    return "a whole number"
+
+
+def contradictions(config: Config) -> Iterator[str]:
+    """Rules across fields."""
+    yield from _zero(config)
+    yield from _offload(config)
+    yield from _precision(config)
+    yield from _method(config)
+    yield from _data(config)
+    yield from _optimizer(config)
+    if config.tracker.name is TrackerName.none:
+        for field in ("mode", "project", "entity", "group", "run_name", "tags"):
+            if getattr(config.tracker, field):
+                yield f"tracker.{field} has no effect with tracker=none; add tracker=wandb"
+    if config.hardware.emulate and config.hardware.gpu_memory_gib is None:
+        yield "hardware.emulate=true needs a card to emulate: hardware=rtx4090, or hardware.gpu_memory_gib=24"
+
+
+def _zero(config: Config) -> Iterator[str]:
+    zero = config.zero
+    for key, stages in STAGES.items():
+        value = getattr(zero, key)
+        if value is not None and zero.stage not in stages:
+            wanted = " or ".join(f"zero=stage{stage}" for stage in stages)
+            yield f"zero.{key} has no effect at stage {zero.stage}: it needs {wanted}"
+    if zero.allgather_bucket_size is not None and zero.allgather_bucket_size % 2:
+        yield f"zero.allgather_bucket_size={zero.allgather_bucket_size:.0f}: must be even"
+
+
+def _offload(config: Config) -> Iterator[str]:
+    offload, stage = config.offload, config.zero.stage
+    if offload.device is OffloadDevice.none:
+        for field in ("pin_memory", "ratio"):
+            if getattr(offload, field) is not None:
+                yield f"offload.{field} has no effect with offload=none; choose offload=cpu or offload=cpu_all"
+        if offload.parameters:
+            yield "offload.parameters=true needs offload=cpu_all, got offload=none"
+        return
+    option = "cpu_all" if offload.parameters else "cpu"
+    if offload.parameters and stage != 3:
+        yield f"offload={option} needs zero=stage3, got stage{stage}: only stage 3 shards parameters"
+    elif stage == 0:
+        yield f"offload={option} needs zero=stage1, stage2 or stage3, got stage0: stage 0 has no sharded optimizer to offload"
+    if offload.ratio is not None and stage != 3:
+        yield f"offload.ratio has no effect at stage {stage}: it needs zero=stage3"
+
+
+def _precision(config: Config) -> Iterator[str]:
+    dtype, accum, stage = config.precision.dtype, config.precision.grad_accum_dtype, config.zero.stage
+    if dtype is Dtype.fp16 and stage == 0:
+        # DeepSpeed 0.19.8 scales the loss for ZeRO optimizers alone, but divides the gradients by the scale at stage 0 too.
+        yield "precision=fp16 is scaled wrongly by DeepSpeed at zero=stage0; use zero=stage1, also on one rank"
+    if accum is not None and accum not in (dtype, Dtype.fp32):
+        yield f"precision.grad_accum_dtype={accum.value} must be {dtype.value} or fp32 with precision={dtype.value}"
+    if accum is not None and accum is not dtype and stage == 0:
+        yield f"precision.grad_accum_dtype={accum.value} needs zero=stage1, stage2 or stage3, got stage0"
+    scaler = config.scaler
+    if scaler.loss_scale > 0:
+        for field in ("initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"):
+            if getattr(scaler, field) is not None:
+                yield f"scaler.{field} has no effect with a static scale ({scaler.loss_scale:g}); use scaler=dynamic"
+    elif scaler.initial_scale_power is not None and (scaler.min_loss_scale or 1) > 2**scaler.initial_scale_power:
+        yield (
+            f"scaler.min_loss_scale={scaler.min_loss_scale} is above the initial scale "
+            f"2^{scaler.initial_scale_power}: the first overflow would raise the scale"
+        )
+
+
+def _method(config: Config) -> Iterator[str]:
+    method = config.method
+    if method.name is Method.full:
+        for field in ("rank", "alpha", "dropout", "target_modules"):
+            if getattr(method, field) is not None:
+                yield f"method.{field} has no effect with method=full; add method=lora"
+    else:
+        for field in ("rank", "alpha", "dropout"):
+            if getattr(method, field) is None:
+                yield f"method.{field} must be set with method={method.name.value}"
+        if method.target_modules == []:
+            yield "method.target_modules=[] would train nothing; null takes the model's attention projections"
+
+
+def _data(config: Config) -> Iterator[str]:
+    data = config.data
+    if data.source is Source.synthetic and data.path is not None:
+        yield f"data.path={data.path} has no effect with data=synthetic; use data=instruct data.path=..."
+
+
+def _optimizer(config: Config) -> Iterator[str]:
+    betas = config.optimizer.betas
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        yield f"optimizer.betas={betas}: must be two numbers from 0 up to but not including 1"

@@ -1,0 +1,127 @@
+"""What crosses between the parent and its ranks: the files of a trial folder.
+
+The parent writes ``config.yaml`` and ``ds_config.json`` and starts the ranks; each rank tells its progress, outcome and error
+in ``rank<N>.json``; rank 0 appends to ``metrics.jsonl``. Both sides import this module, so it imports neither torch nor Hydra.
+"""
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+CONFIG = "config.yaml"
+DS_CONFIG = "ds_config.json"
+METRICS = "metrics.jsonl"
+LOG = "train.log"
+RESULT = "result.json"
+
+PARENT_PID = "GLMEXP_PARENT_PID"
+"""Environment variable with the pid of the process that ends the ranks; a rank whose parent is gone ends itself."""
+
+
+class State(str, Enum):
+    """How a trial ended."""
+
+    complete = "complete"
+    invalid = "invalid"
+    skipped = "skipped"
+    oom = "oom"
+    oom_host = "oom_host"
+    diverged = "diverged"
+    timeout = "timeout"
+    interrupted = "interrupted"
+    killed = "killed"
+    failed = "failed"
+
+
+class Phase(str, Enum):
+    """What a rank is doing, in the order of a run."""
+
+    starting = "starting"
+    tokenising = "tokenising"
+    loading = "loading"
+    building = "building"
+    training = "training"
+    saving = "saving"
+    done = "done"
+
+
+@dataclass
+class RankRecord:
+    """The content of ``rank<N>.json``."""
+
+    rank: int
+    pid: int
+    phase: Phase = Phase.starting
+    done: int = 0
+    """Units of the phase finished: samples, tensors or steps."""
+    total: int | None = None
+    updated: float = 0.0
+    """Seconds since the epoch."""
+    numbers: dict[str, float] = field(default_factory=dict)
+    """Latest figures for the progress line, such as loss, lr and tokens_per_second."""
+    outcome: State | None = None
+    """Set once, when the rank has ended in a way that it could tell."""
+    error: str | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """Figures of the whole run (rank 0) for ``result.json``."""
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes ``content`` as JSON, whole or not at all, even if the machine goes down meanwhile."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as handle:
+        json.dump(content, handle, indent=2, ensure_ascii=False)
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(temporary, path)
+
+
+def rank_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.json"
+
+
+def read_rank(folder: Path, rank: int) -> RankRecord | None:
+    """The record of one rank, or None if it has written none."""
+    try:
+        content = json.loads(rank_file(folder, rank).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    content["phase"] = Phase(content["phase"])
+    content["outcome"] = State(content["outcome"]) if content["outcome"] else None
+    return RankRecord(**content)
+
+
+class RankWriter:
+    """A rank's side of its record."""
+
+    def __init__(self, folder: Path, rank: int, every_seconds: float = 0.2) -> None:
+        self.path = rank_file(folder, rank)
+        self.record = RankRecord(rank=rank, pid=os.getpid())
+        self.every_seconds = every_seconds
+        self.write()
+
+    def progress(self, phase: Phase, done: int = 0, total: int | None = None, **numbers: float) -> None:
+        """Tells progress; within one phase it is written at most every ``every_seconds``."""
+        record = self.record
+        entered = phase is not record.phase
+        record.phase, record.done, record.total, record.numbers = phase, done, total, numbers
+        if entered or done == total or time.time() - record.updated >= self.every_seconds:
+            self.write()
+
+    def finish(self, outcome: State, error: str | None = None, metrics: dict[str, Any] | None = None) -> None:
+        """Tells how this rank ended; the first outcome stands."""
+        if self.record.outcome is not None:
+            return
+        self.record.outcome, self.record.error = outcome, error
+        self.record.metrics = metrics or {}
+        if outcome is State.complete:
+            self.record.phase = Phase.done
+        self.write()
+
+    def write(self) -> None:
+        self.record.updated = time.time()
+        write_json(self.path, asdict(self.record))
