@@ -1,0 +1,90 @@
+"""DeepSpeed's own parser takes every dict of the product zero x offload x precision x scaler, and reads every key of it."""
+
+import contextlib
+import itertools
+import os
+
+import pytest
+
+from glmexp.config import UserError, compose
+from glmexp.config.zero import STAGES
+from glmexp.dsconfig import Machine, build
+
+PRODUCT = list(
+    itertools.product(
+        ("stage0", "stage1", "stage2", "stage3"), ("none", "cpu", "cpu_all"), ("bf16", "fp16", "fp32"), ("dynamic", "static")
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def deepspeed_config():
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    return DeepSpeedConfig
+
+
+class Recording(dict):
+    """A dict that notes which of its keys were read, at every level."""
+
+    def __init__(self, values, prefix="", read=None):
+        self.prefix, self.read = prefix, set() if read is None else read
+        super().__init__(
+            {key: Recording(value, f"{prefix}{key}.", self.read) if isinstance(value, dict) else value for key, value in values.items()}
+        )
+
+    def _note(self, key):
+        self.read.add(f"{self.prefix}{key}")
+
+    def __getitem__(self, key):
+        self._note(key)
+        return super().__getitem__(key)
+
+    def get(self, key, default=None):
+        self._note(key)
+        return super().get(key, default)
+
+    def items(self):
+        for key in self:
+            self._note(key)
+        return super().items()
+
+    def keys(self):
+        for key in self:
+            self._note(key)
+        return super().keys()
+
+
+def refused(zero, offload, precision, scaler):
+    return (
+        (offload != "none" and zero == "stage0")
+        or (offload == "cpu_all" and zero != "stage3")
+        or (precision == "fp16" and zero == "stage0")
+        or (scaler == "static" and precision != "fp16")
+    )
+
+
+@pytest.mark.parametrize(("zero", "offload", "precision", "scaler"), PRODUCT)
+def test_each_combination_is_accepted_whole_or_refused_by_a_rule(zero, offload, precision, scaler, deepspeed_config):
+    overrides = [f"zero={zero}", f"offload={offload}", f"precision={precision}", "batch.total=12", "batch.micro=3"]
+    overrides += [f"scaler={scaler}"] if scaler == "static" else []
+    if refused(zero, offload, precision, scaler):
+        with pytest.raises(UserError):
+            compose(overrides)
+        return
+    ds = build(compose(overrides).config, Machine(1, "gpu"))
+    recording = Recording(ds)
+    with contextlib.redirect_stdout(None):
+        parsed = deepspeed_config(recording)
+
+    assert parsed.train_batch_size == 12
+    assert parsed.gradient_accumulation_steps == 4
+    assert parsed.zero_optimization_stage == int(zero[-1])
+    assert parsed.gradient_clipping == 1.0
+    assert "auto" not in str(ds)
+    unread = {key for key in ds if key not in recording.read}
+    assert not unread, "DeepSpeed never looks at these"
+    for key in ds["zero_optimization"]:
+        stages = {**STAGES, "stage": (0, 1, 2, 3), "offload_optimizer": (1, 2, 3), "offload_param": (3,)}[key]
+        assert int(zero[-1]) in stages, f"{key} is inert at {zero}"
