@@ -60,22 +60,20 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> Composed
     try:
         with initialize_config_dir(version_base=VERSION_BASE, config_dir=conf_dir(), job_name="glmexp"):
             composed = hydra_compose("config", [*extra, *overrides], return_hydra_config=True)
-            return from_composition(composed)
+            return from_composition(composed, composed.hydra)
     except (HydraException, OmegaConfBaseException) as error:
         raise from_hydra(error) from error
 
 
-def from_composition(composed: DictConfig) -> Composed:
-    """The typed configuration of what Hydra composed, its ``hydra`` node included; raises UserError."""
-    hydra = composed.hydra
-    unresolved = OmegaConf.to_container(composed, resolve=False, enum_to_str=True)
-    assert isinstance(unresolved, dict)
-    unresolved.pop("hydra")
+def from_composition(task: DictConfig, hydra: DictConfig) -> Composed:
+    """The typed configuration of what Hydra composed; ``hydra`` is Hydra's own node. Raises UserError."""
     experiment = _experiment_leaves(hydra)
     # Unresolved: an override such as data.path=${oc.env:HOME}/x would be interpolated when the list is read.
     overrides = [str(text) for text in OmegaConf.to_container(hydra.overrides.task, resolve=False)]  # type: ignore[union-attr]
     _refuse_shadowed_choices(overrides, hydra.runtime.choices, experiment)
-    values = _resolve({str(key): value for key, value in unresolved.items()})
+    unresolved = OmegaConf.to_container(task, resolve=False, enum_to_str=True)
+    assert isinstance(unresolved, dict)
+    values = _resolve({str(key): value for key, value in unresolved.items() if key != "hydra"})
     config = from_values(absolute_paths(values))
     sources = _sources(values, overrides, hydra.runtime.choices, experiment)
     check_sources(config, sources)

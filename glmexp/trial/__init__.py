@@ -1,0 +1,1 @@
+"""One run: the machine, its processes, how it ended."""

@@ -1,0 +1,114 @@
+"""The table at the end of a run: how it ended, what it measured, where it lies, and what to do next."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from glmexp.config.schema import Config, Dtype, OffloadDevice
+from glmexp.trial.record import LOG, State
+
+STYLES = {State.complete: "bold green", State.skipped: "bold yellow", State.interrupted: "bold yellow"}
+
+
+def closing(result: Mapping[str, Any], folder: Path, config: Config | None = None, tracked: str | None = None) -> Text:
+    """The table as text that keeps paths whole: print it with ``soft_wrap=True``.
+
+    Args:
+        result: content of ``result.json``.
+        folder: the trial folder.
+        config: leaves out advice that is followed already.
+        tracked: address or folder where a tracker shows the run.
+    """
+    state = State(result["state"])
+    reason = result.get("reason")
+    rows: list[tuple[str, str | None]] = [("reason", printable(reason) if reason else None)]
+    rows += measured(result.get("metrics") or {})
+    rows += [("weights", str(folder / "export") if (folder / "export").is_dir() else None), ("folder", str(folder))]
+    rows += [("tracked", tracked), ("next", next_move(state, folder, config, int(result.get("world_size") or 1)))]
+    text = Text()
+    text.append(f"{'state':<9}").append(state.value, style=STYLES.get(state, "bold red"))
+    for name, value in rows:
+        if value:
+            text.append(f"\n{name:<9}").append(value.replace("\n", "\n" + " " * 9))
+    return text
+
+
+def measured(metrics: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """Rows of what was measured; a figure that is null is left out."""
+
+    def form(pattern: str, name: str) -> str | None:
+        value = metrics.get(name)
+        return pattern.format(value) if isinstance(value, int | float) else None
+
+    def row(*parts: str | None) -> str | None:
+        return ", ".join(part for part in parts if part) or None
+
+    steps, skipped = form("{:.0f}", "steps"), form("{:.0f} skipped", "skipped_steps")
+    if steps and metrics.get("skipped_steps"):
+        steps = f"{steps} ({skipped})"
+    first, last = metrics.get("loss_first"), metrics.get("loss_last")
+    loss = form("{:.4f}", "loss_last")
+    if isinstance(first, int | float) and isinstance(last, int | float):
+        change = f" ({(last / first - 1) * 100:+.0f} %)" if first else ""
+        loss = f"{first:.4f} -> {last:.4f}{change}"
+    speed = row(form("{:,.0f} tokens/s", "tokens_per_second"), form("{:.3g} s a step", "step_seconds"))
+    memory = row(form("GPU {:.1f} GiB peak", "peak_allocated_gib"), form("host {:.1f} GiB", "host_peak_gib"))
+    return [("steps", steps), ("loss", loss), ("speed", speed), ("memory", memory)]
+
+
+def next_move(state: State, folder: Path, config: Config | None = None, world_size: int = 1) -> str | None:
+    """What to try after a run that did not complete, in override words."""
+    if state is State.oom:
+        return " or ".join(less_gpu_memory(config, world_size)) if config else "a smaller batch.micro"
+    if state is State.oom_host:
+        if config and config.offload.device is not OffloadDevice.none:
+            return "offload=none, fewer launch.ranks, or a machine with more memory"
+        return "fewer launch.ranks, or a machine with more memory"
+    if state is State.diverged:
+        return slower(config)
+    if state is State.timeout:
+        now = f" (now {config.launch.timeout_minutes:g})" if config and config.launch.timeout_minutes else ""
+        return f"a larger launch.timeout_minutes{now}, null for no limit, or a smaller train.max_steps"
+    if state is State.invalid:
+        return "correct what the reason names and start again; nothing was trained"
+    if state in (State.failed, State.killed):
+        return f"read the end of {folder / LOG}"
+    return None
+
+
+def less_gpu_memory(config: Config, world_size: int) -> list[str]:
+    """Settings that lower GPU memory and are not in use, those that cost least first; they can be mixed."""
+    moves = []
+    if not config.activation.checkpoint:
+        moves.append("activation=checkpoint")
+    if config.batch.micro and config.batch.micro > 1:
+        moves.append(f"batch.micro={config.batch.micro // 2}")
+    if world_size > 1 and config.zero.stage < 3:  # one rank has nobody to share with
+        moves.append(f"zero=stage{max(config.zero.stage + 1, 2)}")
+    if config.offload.device is OffloadDevice.none:
+        moves.append("offload=cpu" if config.zero.stage > 0 else "zero=stage2 offload=cpu")
+    elif not config.offload.parameters:
+        moves.append("offload=cpu_all" if config.zero.stage == 3 else "zero=stage3 offload=cpu_all")
+    return moves or [f"a smaller data.max_length (now {config.data.max_length})"]
+
+
+def slower(config: Config | None) -> str:
+    """The way out of a run that diverged; fp16 diverges by its range before anything else."""
+    rate = f"a lower optimizer.lr (now {config.optimizer.lr:g})" if config else "a lower optimizer.lr"
+    if config and config.precision.dtype is Dtype.fp16:
+        return f"precision=bf16, or {rate}"
+    return f"{rate}, or more scheduler.warmup_steps"
+
+
+def duration(seconds: float) -> str:
+    """``h:mm:ss``."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}"
+
+
+def printable(text: str) -> str:
+    """Text from data, paths and errors without control characters, which could move the cursor or colour the terminal."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -1,0 +1,125 @@
+"""No rank outlives the run it belongs to, however the run ends.
+
+Three nets, since each has a hole: the kernel's parent-death signal reaches only direct children, the watchdog thread
+needs Python's lock, and the guardian finds its prey by a tag in /proc/<pid>/environ. Both sides import this module, so
+it stands on the standard library alone.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from glmexp.trial.record import PARENT_PID
+
+TAG = "GLMEXP_TRIAL_TAG"
+"""Environment variable that marks every process of one trial, whatever its session, group or parent."""
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ends this rank when the process named by GLMEXP_PARENT_PID is gone; does nothing for a rank started by hand.
+
+    To be called first, from the main thread of the rank.
+    """
+    if PARENT_PID not in os.environ:
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    watchdog = threading.Thread(target=_end_after, args=(int(os.environ[PARENT_PID]),), name="parent watchdog", daemon=True)
+    watchdog.start()
+
+
+def _end_after(parent: int) -> None:
+    """Waits until ``parent`` has ended, then kills this process: nobody is left to read an exit message."""
+    try:
+        handle = os.pidfd_open(parent)
+    except ProcessLookupError:
+        os.kill(os.getpid(), signal.SIGKILL)
+    except (OSError, AttributeError):  # an old kernel, or a sandbox that forbids the call
+        while _is_alive(parent):
+            time.sleep(1.0)
+    else:
+        select.select([handle], [], [])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def tagged(tag: str) -> Iterator[int]:
+    """The pids of all live processes with this tag, the caller excepted."""
+    wanted = f"{TAG}={tag}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        pid = int(path.parent.name)
+        # A zombie's environment reads as empty, so the dead are not found.
+        with contextlib.suppress(OSError):
+            if pid != os.getpid() and wanted in path.read_bytes().split(b"\0"):
+                yield pid
+
+
+def end_tagged(tag: str, grace_seconds: float, kill_seconds: float = 5.0) -> list[int]:
+    """SIGTERM, then SIGKILL after ``grace_seconds``, to all with this tag; the pids that even that did not end."""
+    for number, wait in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, kill_seconds)):
+        deadline = time.monotonic() + wait
+        told: set[int] = set()
+        while wait > 0:
+            # Looked up again each time: a process may have started another between the scan and the signal.
+            alive = set(tagged(tag))
+            if not alive:
+                return []
+            for pid in alive - told:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+            told |= alive
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+    return sorted(tagged(tag))
+
+
+class Guardian:
+    """A small process of its own session that ends everything with the tag once its owner has died without a word."""
+
+    def __init__(self, tag: str, environ: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "glmexp.trial.orphan", tag],
+            env={name: value for name, value in environ.items() if name != TAG},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def release(self) -> None:
+        """Tells the guardian that all is well; it goes."""
+        with contextlib.suppress(OSError):
+            self.process.communicate(b"released", timeout=10)
+        self.process.poll()
+
+
+def guard(tag: str) -> None:
+    """The guardian's life: the end of the pipe means that its owner is gone, whichever way."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.stdin.buffer.read() != b"released":
+        end_tagged(tag, grace_seconds=0.0)
+
+
+if __name__ == "__main__":
+    guard(sys.argv[1])

@@ -1,0 +1,184 @@
+"""The processes of one run: start them, watch them, and leave none behind."""
+
+import contextlib
+import secrets
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from glmexp.trial.commands import Command
+from glmexp.trial.orphan import Guardian, end_tagged
+from glmexp.trial.record import RankRecord, State
+
+POLL_SECONDS = 0.1
+PEER_SECONDS = 5.0
+"""How long the others may go on after one rank has failed: time to say why they, too, cannot."""
+FAREWELL_SECONDS = 60.0
+"""How long a process may take to exit once every rank has told its outcome."""
+GRACE_SECONDS = 5.0
+"""Between SIGTERM and SIGKILL."""
+
+
+def new_tag() -> str:
+    """A name for the processes of one run that no other run has."""
+    return secrets.token_hex(16)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the processes ended, before anything is read into it."""
+
+    codes: dict[int | None, int | None]
+    """Rank -> exit code (negative: the signal), None for one that had to be ended; key None is an inner launcher."""
+    stop: State | None
+    """Set if it was we who stopped the run: timeout or interrupted."""
+    signal_number: int | None
+    """The signal that interrupted the run."""
+
+
+class Signals:
+    """Catches SIGINT, SIGTERM and SIGHUP while a run is going on, so that it is ended and recorded first.
+
+    Python delivers signals to the main thread only; in another one this catches nothing. A second signal cuts the grace.
+    """
+
+    CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+
+    def __enter__(self) -> "Signals":
+        if threading.current_thread() is threading.main_thread():
+            for number in self.CAUGHT:
+                # nohup ignores SIGHUP so that a run survives its terminal: leave it so.
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, lambda number, frame: self.received.append(number))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+class Processes:
+    """The processes of one run on this node. As a context manager it leaves none alive."""
+
+    def __init__(self, commands: Sequence[Command], log: Path, tag: str) -> None:
+        self.commands = commands
+        self.log = log
+        self.tag = tag
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.guardian: Guardian | None = None
+
+    def __enter__(self) -> "Processes":
+        try:
+            self.guardian = Guardian(self.tag, self.commands[0].environ)
+            with self.log.open("ab") as log:
+                for command in self.commands:
+                    self.running.append(
+                        subprocess.Popen(
+                            command.arguments,
+                            env=command.environ,
+                            stdin=subprocess.DEVNULL,
+                            stdout=log,
+                            stderr=subprocess.STDOUT,
+                            # Ctrl-C at the terminal is for the parent, which ends the ranks in order.
+                            start_new_session=True,
+                        )
+                    )
+                    _offer_to_the_kernel(self.running[-1].pid)
+        except BaseException:
+            self.end(grace_seconds=0.0)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.end(grace_seconds=0.0 if kind else GRACE_SECONDS)
+
+    def codes(self) -> dict[int | None, int | None]:
+        """Rank -> exit code, None while it runs."""
+        return {command.rank: process.poll() for command, process in zip(self.commands, self.running, strict=False)}
+
+    def end(self, grace_seconds: float) -> None:
+        """Ends whatever of this run is still alive, in whichever session it hides, and reaps it."""
+        end_tagged(self.tag, grace_seconds)
+        for process in self.running:
+            # What SIGKILL did not end is stuck in the kernel; it cannot be waited for.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=1.0)
+        if self.guardian is not None:
+            self.guardian.release()
+            self.guardian = None
+
+
+def _offer_to_the_kernel(pid: int) -> None:
+    """When host memory runs out the kernel should take a rank, not the parent that has to tell of it."""
+    with contextlib.suppress(OSError, ValueError):
+        own = int(Path("/proc/self/oom_score_adj").read_text())
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(min(1000, own + 300)))
+
+
+def watch(
+    processes: Processes,
+    observe: Callable[[], list[RankRecord]],
+    ranks: int,
+    signals: Signals,
+    timeout_seconds: float | None,
+) -> Ending:
+    """Waits until the run has ended, or ends it: at a signal, at the time limit, or some seconds after a rank has failed.
+
+    Args:
+        observe: called every tenth of a second; shows what is new and returns the ranks' records.
+        ranks: ranks on this node.
+    """
+    started = time.monotonic()
+    leave_by: float | None = None
+    stop: State | None = None
+    while True:
+        codes = processes.codes()
+        records = observe()
+        now = time.monotonic()
+        if all(code is not None for code in codes.values()):
+            break
+        if signals.received:
+            stop = State.interrupted
+        elif timeout_seconds is not None and now - started > timeout_seconds:
+            stop = State.timeout
+        if stop is not None:
+            break
+        if leave_by is None and (patience := _patience(codes, records, ranks)) is not None:
+            leave_by = now + patience
+        if leave_by is not None and now > leave_by:
+            break
+        time.sleep(POLL_SECONDS)
+    _end(processes, signals)
+    observe()
+    return Ending(codes, stop, signals.received[0] if stop is State.interrupted else None)
+
+
+def _patience(codes: dict[int | None, int | None], records: list[RankRecord], ranks: int) -> float | None:
+    """Seconds after which processes that still run are ended, None while nothing is wrong."""
+    outcomes = [record.outcome for record in records if record.outcome is not None]
+    if State.invalid in outcomes:
+        return 0.5  # the user waits for a message that is already written
+    if any(code for code in codes.values()) or any(outcome is not State.complete for outcome in outcomes):
+        return PEER_SECONDS
+    return FAREWELL_SECONDS if len(outcomes) == ranks else None
+
+
+def _end(processes: Processes, signals: Signals) -> None:
+    """SIGTERM and the grace on a thread of their own, so that a second Ctrl-C can cut the grace short."""
+    known = len(signals.received)
+    ending = threading.Thread(target=processes.end, args=(GRACE_SECONDS,))
+    ending.start()
+    while ending.is_alive():
+        ending.join(POLL_SECONDS)
+        if len(signals.received) > max(1, known):
+            end_tagged(processes.tag, grace_seconds=0.0)
+    ending.join()

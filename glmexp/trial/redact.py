@@ -1,0 +1,33 @@
+"""Secrets kept out of files: by the name of an environment variable, by its value, and in URLs."""
+
+import re
+from collections.abc import Mapping
+
+SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
+HARMLESS = {"TOKENIZERS_PARALLELISM", "HF_TOKEN_PATH"}
+NEEDED_BY_RANKS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MODELSCOPE_API_TOKEN"}
+"""The keys to gated models: a rank fetches them."""
+
+URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
+SHORTEST_SECRET = 6
+"""A shorter value, such as ``1`` or ``true``, would also be found in text that has nothing to do with it."""
+HIDDEN = "***"
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name is taken to hold a secret."""
+    return bool(SECRET_NAME.search(name)) and name not in HARMLESS
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a rank: what trains needs no key but those that open a model's page."""
+    return {name: value for name, value in environ.items() if not is_secret(name) or name in NEEDED_BY_RANKS}
+
+
+def redact(text: str, environ: Mapping[str, str]) -> str:
+    """``text`` without the values of secret variables and without user and password in URLs."""
+    text = URL_CREDENTIALS.sub(HIDDEN, text)
+    values = {value for name, value in environ.items() if is_secret(name) and len(value) >= SHORTEST_SECRET}
+    for value in sorted(values, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    return text

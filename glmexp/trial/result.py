@@ -1,0 +1,209 @@
+"""``result.json``: one run in one file, written whole or not at all."""
+
+import hashlib
+import importlib.metadata
+import json
+import math
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from glmexp.config.files import to_values
+from glmexp.config.schema import Config
+from glmexp.trial.placement import Placement
+from glmexp.trial.record import METRICS, RESULT, State, write_json
+
+METRIC_NAMES = (
+    "tokens_per_second",
+    "samples_per_second",
+    "step_seconds",
+    "mfu",
+    "peak_allocated_gib",
+    "peak_reserved_gib",
+    "host_peak_gib",
+    "loss_first",
+    "loss_last",
+    "skipped_steps",
+    "steps",
+)
+PACKAGES = ("glmexp", "torch", "deepspeed", "transformers", "peft")
+HASHED_PACKAGES = ("torch", "deepspeed")
+NOT_HASHED = ("tracker", "launch", "lint")
+"""Groups that do not change the outcome; of ``launch`` the ranks and the device do, and are added as they turned out."""
+
+
+@dataclass
+class Result:
+    """The content of ``result.json``."""
+
+    state: State
+    reason: str
+    overrides: list[str]
+    config_hash: str
+    world_size: int
+    metrics: dict[str, Any]
+    """Figures of design's names; null where not measured."""
+    predicted: dict[str, Any] | None
+    versions: dict[str, str | None]
+    device: dict[str, Any]
+    times: dict[str, Any]
+    """``started`` and ``finished`` (ISO 8601 with time zone), ``seconds``."""
+    signal: int | None = None
+    """The signal that interrupted the run."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def write_result(result: Result, folder: Path) -> None:
+    """Writes ``result.json``; anything JSON has no word for (nan, infinity) becomes null."""
+    write_json(folder / RESULT, finite(asdict(result)))
+
+
+def exit_code(result: Result) -> int:
+    """0 complete; 2 the user's error; 128 + signal (130, 143) interrupted; 1 anything else."""
+    if result.state is State.complete:
+        return 0
+    if result.state is State.invalid:
+        return 2
+    if result.state is State.interrupted:
+        return 128 + (result.signal or 2)
+    return 1
+
+
+def finite(value: Any) -> Any:
+    """Plain JSON: enum members as their values, floats that are not finite as None."""
+    if isinstance(value, State):
+        return value.value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of what decides a result, by the packages' metadata: nothing is imported. None for one not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    if found["glmexp"] is None:
+        from glmexp import __version__
+
+        found["glmexp"] = __version__
+    return found
+
+
+def describe_device(placement: Placement) -> dict[str, Any]:
+    """Kind, name and, for GPUs, the memory in GiB of what the ranks of this node run on."""
+    memory = min((gpu.memory_gib for gpu in placement.gpus[: placement.ranks]), default=None)
+    return {
+        "kind": placement.machine.device,
+        "name": placement.device_name,
+        "memory_gib": None if memory is None else round(memory, 2),
+    }
+
+
+def config_hash(config: Config, placement: Placement, versions: Mapping[str, str | None]) -> str:
+    """16 hex digits over all that changes the outcome of a run, so that equal digits mean the same trial.
+
+    Covers the config but tracker, limits of time and lint; ranks, nodes, device, versions of torch and DeepSpeed; and size
+    and time of the data file and of the files in a local model folder.
+    """
+    values = {name: value for name, value in to_values(config).items() if name not in NOT_HASHED}
+    content = {
+        **values,
+        "world_size": placement.machine.world_size,
+        "nodes": placement.nodes,
+        "device": [placement.machine.device, placement.device_name],
+        "versions": {name: versions.get(name) for name in HASHED_PACKAGES},
+        "files": [_stamp(path) for path in _files(config)],
+    }
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _files(config: Config) -> list[Path]:
+    files = [Path(config.data.path)] if config.data.path else []
+    model = Path(config.model.path)
+    if model.is_dir():
+        files += sorted(path for path in model.iterdir() if path.is_file())
+    return files
+
+
+def _stamp(path: Path) -> list[Any]:
+    try:
+        status = path.stat()
+    except OSError:
+        return [path.name, None, None]
+    return [path.name, status.st_size, status.st_mtime_ns]
+
+
+def complete_metrics(told: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Every metric by name: as rank 0 told it, else from the rows of ``metrics.jsonl``, else null.
+
+    The rows matter for a run that did not get to its end: its last loss and its speed are worth a line in a table.
+    """
+    figures: dict[str, Any] = dict.fromkeys(METRIC_NAMES)
+    if rows:
+        # The first steps allocate and compile; where there are enough, they do not count for speed.
+        steady = rows[2:] if len(rows) > 4 else rows
+        losses = [row["loss"] for row in rows if isinstance(row.get("loss"), int | float)]
+        figures |= {
+            "tokens_per_second": _middle(steady, "tokens_per_second"),
+            "step_seconds": _middle(steady, "step_seconds"),
+            "peak_allocated_gib": max(_numbers(rows, "peak_allocated_gib"), default=None),
+            "loss_first": losses[0] if losses else None,
+            "loss_last": losses[-1] if losses else None,
+            "skipped_steps": sum(bool(row.get("skipped")) for row in rows),
+            "steps": len(rows),
+        }
+    return figures | {name: value for name, value in told.items() if value is not None}
+
+
+def _numbers(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [row[name] for row in rows if isinstance(row.get(name), int | float) and math.isfinite(row[name])]
+
+
+def _middle(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = _numbers(rows, name)
+    return statistics.median(values) if values else None
+
+
+class MetricsTail:
+    """Reads ``metrics.jsonl`` as it grows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / METRICS
+        self.rows: list[dict[str, Any]] = []
+        """All rows so far."""
+        self._offset = 0
+
+    def fresh(self) -> list[dict[str, Any]]:
+        """The rows that have come since the last call; a line still being written is left for the next."""
+        try:
+            with self.path.open("rb") as handle:
+                handle.seek(self._offset)
+                text = handle.read()
+        except OSError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        rows = [row for row in map(_row, whole.splitlines()) if row is not None]
+        self.rows += rows
+        return rows
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """One line; None for one that a machine going down has left half written."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None

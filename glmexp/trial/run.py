@@ -1,0 +1,218 @@
+"""One run on the parent's side: write the folder, start the ranks, watch, classify, write the result."""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+from glmexp.config.compose import Composed
+from glmexp.config.files import save
+from glmexp.config.schema import Config
+from glmexp.dsconfig import build
+from glmexp.track.base import NullTracker, RunInfo, Tracker
+from glmexp.trial.commands import WORKER, commands, rank_environment
+from glmexp.trial.machine import oom_kills
+from glmexp.trial.outcome import Evidence, classify
+from glmexp.trial.placement import Placement
+from glmexp.trial.processes import Ending, Processes, Signals, new_tag, watch
+from glmexp.trial.progress import ProgressView
+from glmexp.trial.record import CONFIG, DS_CONFIG, LOG, RankRecord, read_rank, write_json
+from glmexp.trial.redact import redact
+from glmexp.trial.result import (
+    MetricsTail,
+    Result,
+    complete_metrics,
+    config_hash,
+    describe_device,
+    exit_code,
+    finite,
+    versions,
+    write_result,
+)
+
+__all__ = ["Result", "exit_code", "run_trial"]
+
+LOG_TAIL_BYTES = 200_000
+LONGEST_REASON = 2000
+
+
+def run_trial(
+    composed: Composed,
+    folder: Path,
+    overrides: Sequence[str],
+    placement: Placement,
+    *,
+    view: ProgressView | None = None,
+    tracker: Tracker | None = None,
+    environ: Mapping[str, str] | None = None,
+    worker: str = WORKER,
+) -> Result:
+    """Runs one trial to its end, whatever that is, and returns what ``result.json`` holds.
+
+    Args:
+        folder: the trial folder; created if need be, must hold no earlier run.
+        overrides: the user's command line, for the record.
+        view: shown while the run goes on; entered and left here.
+        tracker: fed from ``metrics.jsonl``; its failure becomes a warning in the result.
+        worker: the module that a rank runs.
+
+    A signal (SIGINT, SIGTERM, SIGHUP) ends the ranks and gives state ``interrupted``; nothing is raised for it. On nodes
+    but the first nothing is shown, tracked or written besides the ranks' own files: the result is the first node's.
+
+    Raises:
+        UserError: the config cannot be built for this machine; nothing has been written then.
+    """
+    environ = dict(os.environ if environ is None else environ)
+    ds_config = build(composed.config, placement.machine)
+    folder.mkdir(parents=True, exist_ok=True)
+    assert not any(folder.glob("rank*.json")), f"{folder} holds an earlier run"
+    save(composed.config, folder / CONFIG)
+    write_json(folder / DS_CONFIG, ds_config)
+    first = placement.node == 0
+    trial = _Trial(composed.config, folder, placement, environ, view if first else None, tracker if first else None)
+    result = trial.run(
+        [redact(override, environ) for override in overrides], RunInfo(folder, composed.config, ds_config), worker
+    )
+    if first:
+        write_result(result, folder)
+        trial.close(result)
+    return result
+
+
+class _Trial:
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        placement: Placement,
+        environ: Mapping[str, str],
+        view: ProgressView | None,
+        tracker: Tracker | None,
+    ) -> None:
+        self.config = config
+        self.folder = folder
+        self.placement = placement
+        self.environ = environ
+        self.view = view
+        self.tracker = tracker or NullTracker()
+        self.ranks = range(placement.first_rank, placement.first_rank + placement.ranks)
+        self.tail = MetricsTail(folder)
+        self.warnings: list[str] = []
+
+    def run(self, overrides: list[str], info: RunInfo, worker: str) -> Result:
+        known = versions()
+        # Before the ranks start: the data file may be changed while they read it.
+        digest = config_hash(self.config, self.placement, known)
+        killed_before, started = oom_kills(), time.time()
+        records: list[RankRecord] = []
+        trouble = ""
+        with Signals() as signals, self.view or nullcontext():
+            try:
+                ending = self._launch(
+                    signals, RunInfo(**{**vars(info), "versions": known, "world_size": self._world_size}), worker
+                )
+            except OSError as error:  # no memory for a process, too many files open
+                ending, trouble = Ending({}, None, None), f"the ranks could not be started: {error}"
+            records = self.records()
+        state, reason = classify(
+            Evidence(
+                ending,
+                self.ranks,
+                records,
+                log=(trouble or log_tail(self.folder / LOG)),
+                oom_kills=oom_kills() - killed_before,
+                timeout_minutes=self.config.launch.timeout_minutes,
+                port=_port_origin(self.placement),
+            )
+        )
+        self.tail.fresh()
+        told = next((record.metrics for record in records if record.rank == 0), {})
+        return Result(
+            state=state,
+            reason=redact(trouble or reason, self.environ)[:LONGEST_REASON],
+            overrides=overrides,
+            config_hash=digest,
+            world_size=self._world_size,
+            metrics=finite(complete_metrics(told, self.tail.rows)),
+            predicted=None,
+            versions=known,
+            device=describe_device(self.placement),
+            times={"started": _iso(started), "finished": _iso(time.time()), "seconds": round(time.time() - started, 3)},
+            signal=ending.signal_number,
+            warnings=self.warnings,
+        )
+
+    @property
+    def _world_size(self) -> int:
+        return self.placement.machine.world_size
+
+    def _launch(self, signals: Signals, info: RunInfo, worker: str) -> Ending:
+        tag = new_tag()
+        environment, notes = rank_environment(self.environ, self.placement, tag, os.getpid())
+        starting = [*self.placement.lines(self.environ.get("CUDA_VISIBLE_DEVICES")), *self.placement.notes, *notes]
+        with (self.folder / LOG).open("a", encoding="utf-8") as log:
+            log.writelines(f"{line}\n" for line in starting)
+        if self.view is not None:
+            self._show(self.view.note, "\n".join(starting))
+        launched = commands(self.placement, self.config.launch.backend, self.folder, environment, worker)
+        minutes = self.config.launch.timeout_minutes
+        with Processes(launched, self.folder / LOG, tag) as processes:
+            # The dashboard's package loads while the ranks load theirs.
+            self.tracker.start(info)
+            return watch(processes, self.observe, self.placement.ranks, signals, None if minutes is None else 60 * minutes)
+
+    def observe(self) -> list[RankRecord]:
+        """Hands what is new to the tracker and the view; the latest record of each rank."""
+        records, rows = self.records(), self.tail.fresh()
+        for row in rows:
+            self.tracker.log(row)
+        if self.view is not None:
+            self._show(self.view.update, records, rows)
+        return records
+
+    def records(self) -> list[RankRecord]:
+        return [record for record in (read_rank(self.folder, rank) for rank in self.ranks) if record is not None]
+
+    def _show(self, draw: Callable[..., None], *what: object) -> None:
+        """A display that breaks (a closed terminal, an odd encoding) must not take the run along."""
+        try:
+            draw(*what)
+        except Exception as error:
+            self.warnings.append(f"the progress display stopped: {type(error).__name__}: {error}")
+            self.view = None
+
+    def close(self, result: Result) -> None:
+        """Closes the tracker, outside the signal handlers: a dashboard that hangs can be left with Ctrl-C."""
+        self.tracker.finish(finite(asdict(result)))
+        if self.tracker.error is not None:
+            result.warnings.append(redact(f"tracker: {self.tracker.error}", self.environ))
+            write_result(result, self.folder)
+
+
+def log_tail(path: Path) -> str:
+    """The end of the workers' log."""
+    try:
+        with path.open("rb") as handle:
+            handle.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+            return handle.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _port_origin(placement: Placement) -> str:
+    """What sets the rendezvous port, for the message that it is taken."""
+    if placement.outer is None:
+        return "the port is chosen anew with each run: start again"
+    setting = {
+        "torchrun": "torchrun --master-port or --rdzv-endpoint",
+        "deepspeed": "deepspeed --master_port",
+        "srun": "MASTER_PORT",
+    }
+    return f"port {placement.port}, set by {setting[placement.outer.name]}"
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds")

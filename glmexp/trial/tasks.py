@@ -1,0 +1,99 @@
+"""What the task verbs do with a composed configuration: ``check`` it, or ``train`` it to a result."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from glmexp.config.batch import solve
+from glmexp.config.compose import Composed
+from glmexp.config.errors import UserError
+from glmexp.config.files import save
+from glmexp.config.rules import warnings
+from glmexp.config.schema import Config, Device, Source, Task
+from glmexp.dsconfig import build
+from glmexp.track.selection import preflight, tracker_for
+from glmexp.trial.placement import Placement, check_precision, resolve
+from glmexp.trial.progress import ProgressView, closing
+from glmexp.trial.record import CONFIG, DS_CONFIG, State, write_json
+from glmexp.trial.run import exit_code, run_trial
+
+
+def run_task(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
+    """Does what ``config.task`` says in ``folder``; returns the exit code, raises UserError."""
+    return check(composed, folder) if composed.config.task is Task.check else train(composed, folder, overrides)
+
+
+def check(composed: Composed, folder: Path) -> int:
+    """Writes ``config.yaml`` and ``ds_config.json`` and starts nothing.
+
+    A device that was asked for is taken as it is, whatever this machine has; a probed one that lacks the precision is only
+    warned of, since the check may be made on another machine than the run.
+    """
+    config = composed.config
+    check_inputs(config)
+    placement = resolve(config, os.environ, launching=False)
+    try:
+        check_precision(config.precision.dtype, placement)
+        lacking = None
+    except UserError as error:
+        if config.launch.device is not Device.auto:
+            raise
+        lacking = str(error).splitlines()[0]
+    ds_config = build(config, placement.machine)
+    save(config, folder / CONFIG)
+    write_json(folder / DS_CONFIG, ds_config)
+    asked = "as probed" if config.launch.device is Device.auto else "as set"
+    print(f"check: {placement.machine.device} ({asked}), {arithmetic(config, placement)}")
+    for line in warnings(config) + (
+        [f"{lacking} It is what was probed here; the run is refused on such a machine."] if lacking else []
+    ):
+        print(f"warning: {line}", file=sys.stderr)
+    print(f"wrote {folder / CONFIG}\nwrote {folder / DS_CONFIG}")
+    return 0
+
+
+def train(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
+    """A full run, shown on the terminal as it goes."""
+    config = composed.config
+    check_inputs(config)
+    placement = resolve(config, os.environ)
+    solve(config.batch, placement.machine.world_size)
+    console = Console(soft_wrap=True, highlight=False)
+    for line in [*warnings(config), *preflight(config.tracker, os.environ)]:
+        print(f"warning: {line}", file=sys.stderr)
+    first = placement.node == 0
+    if first:
+        console.print(f"train: {config.model.path}, {config.method.name.value}, in {folder}", markup=False)
+        console.print(arithmetic(config, placement), markup=False)
+    tracker = tracker_for(config.tracker, os.environ, lambda line: print(f"warning: {line}", file=sys.stderr))
+    result = run_trial(composed, folder, overrides, placement, view=ProgressView(None, console), tracker=tracker)
+    if first:
+        for line in result.warnings:
+            print(f"warning: {line}", file=sys.stderr)
+        if result.state is State.invalid:
+            print(f"glmexp: {result.reason}", file=sys.stderr)
+        else:
+            console.print(closing(asdict(result), folder, config, tracker.where))
+    return exit_code(result)
+
+
+def check_inputs(config: Config) -> None:
+    """Raises UserError for a file or folder that is not there; what is in them is the ranks' to judge."""
+    path = config.data.path
+    if config.data.source is Source.file and path is not None and not Path(path).is_file():
+        what = "is a folder, not a file" if Path(path).is_dir() else "is not there"
+        raise UserError(f"data.path={path} {what}\ngive a JSONL or JSON file; a relative path starts at the folder of the call")
+    model = config.model.path
+    if model.startswith("/") and not Path(model).is_dir():
+        raise UserError(f"model.path={model} is not there\ngive a folder with config.json and weights, or a hub id")
+
+
+def arithmetic(config: Config, placement: Placement) -> str:
+    """``batch: micro 2 x accumulation 4 x ranks 1 = 8``."""
+    world_size = placement.machine.world_size
+    batch = solve(config.batch, world_size)
+    return f"batch: micro {batch.micro} x accumulation {batch.accumulation} x ranks {world_size} = {batch.total} samples a step"

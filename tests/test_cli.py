@@ -1,0 +1,102 @@
+"""The command line as a user meets it: verbs, exit codes, messages."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2")
+
+
+def test_check_writes_both_files_and_loads_nothing(glmexp):
+    ran = glmexp("check", "zero=stage3", "batch.total=8", "batch.micro=2", python=("-X", "importtime"))
+    assert ran.code == 0, ran.err
+    assert ran.json("ds_config.json")["gradient_accumulation_steps"] == 4
+    assert yaml.safe_load(ran.only("config.yaml").read_text())["zero"]["stage"] == 3
+    assert "micro 2 x accumulation 4 x ranks 1 = 8" in ran.out
+    assert not re.search(r"\|\s+(torch|deepspeed|transformers|wandb)$", ran.err, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check", "batch.total=7", "batch.micro=2", "batch.accumulation=2"], ["batch.total=7", "batch.micro=2", "batch.accumulation=2"]),
+        (["check", "batch.micro=null"], ["batch.micro"]),
+        (["check", "zreo=stage2"], ["zero"]),
+        (["check", "+batch.mirco=2"], ["batch.micro"]),
+        (["check", "batch.accumulation=16", "+deepspeed.gradient_accumulation_steps=1"], ["gradient_accumulation_steps", "batch.accumulation"]),
+        (["check", "data.path=absent.jsonl"], ["absent.jsonl", "data.path"]),
+        (["check", "model=auto", "model.path=./absent"], ["absent", "model.path"]),
+        (["chek", "zero=stage2"], ["chek", "check"]),
+        (["check", "task=train"], ["check", "task"]),
+        (["check", "zero=stage2,stage3"], ["--multirun"]),
+        (["model=tiny", "precision=fp16", "launch.device=cpu"], ["precision=fp16", "bf16", "fp32"]),
+        (["launch.device=cpu", "launch.nodes=2"], ["launch.nodes=2", "torchrun"]),
+        (["preview", "data.path=absent.jsonl"], ["absent.jsonl"]),
+    ],
+)
+def test_a_users_mistake_ends_with_2(glmexp, arguments, words):
+    ran = glmexp(*arguments).refused(*words)
+    assert not list(ran.folder.rglob("result.json"))
+
+
+def test_an_absent_file_is_named_by_its_absolute_path(glmexp, tmp_path):
+    glmexp("check", "data.path=data/absent.jsonl").refused(f"{tmp_path}/data/absent.jsonl")
+
+
+def test_full_errors_on_request(glmexp):
+    ran = glmexp("check", "batch.micro=0", env={"HYDRA_FULL_ERROR": "1"})
+    assert ran.code == 1
+    assert "Traceback" in ran.err
+
+
+def test_local_rank_of_a_launcher_is_tolerated(glmexp):
+    assert glmexp("check", "--local_rank=0", "model=tiny").code == 0
+
+
+def test_paths_are_absolute_in_the_saved_config(glmexp, tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"prompt": "a", "response": "b"}\n')
+    ran = glmexp("check", "data.path=x.jsonl")
+    assert ran.code == 0, ran.err
+    assert yaml.safe_load(ran.only("config.yaml").read_text())["data"]["path"] == f"{tmp_path}/x.jsonl"
+
+
+def test_the_global_batch_holds_under_torchrun(glmexp):
+    ran = glmexp("check", "batch.total=8", "batch.micro=1", launcher=TORCHRUN)
+    assert ran.code == 0, ran.err
+    ds = ran.json("ds_config.json")
+    assert (ds["train_batch_size"], ds["gradient_accumulation_steps"]) == (8, 4)
+
+
+def test_fewer_samples_than_ranks_is_told_in_words(glmexp):
+    ran = glmexp("check", "batch.total=1", "batch.micro=1", launcher=TORCHRUN)
+    assert ran.code != 0
+    assert "batch.total=1 is smaller than the number of ranks (2)" in ran.err
+    assert "batch.total=2" in ran.err
+
+
+def test_multirun_under_a_launcher_is_refused(glmexp):
+    ran = glmexp("-m", "train.seed=1,2", launcher=TORCHRUN)
+    assert ran.code != 0
+    assert "--multirun" in ran.err
+    assert "launch.ranks=2" in ran.err
+
+
+def test_a_clean_combination_of_a_grid_is_checked_and_an_impossible_one_told(glmexp):
+    ran = glmexp("check", "-m", "zero=stage0,stage2", "offload=none,cpu")
+    assert ran.code == 0
+    assert len(list(ran.folder.rglob("ds_config.json"))) == 3
+    assert "offload=cpu needs zero=stage1" in ran.err
+
+
+def test_help_names_the_verbs(glmexp):
+    ran = glmexp("--help")
+    assert ran.code == 0
+    assert all(word in ran.out for word in ("train", "check", "preview", "zero: stage0, stage1, stage2, stage3"))
+
+
+def test_completion_and_info_still_work(glmexp):
+    assert "searchpath" in glmexp("--info", "searchpath").out.lower() or glmexp("--info", "searchpath").code == 0
+    assert Path(glmexp("check").only("config.yaml")).is_file()
