@@ -1,4 +1,7 @@
-"""The original tokenizers' ids, kept through saving; which format a folder has; what is refused. Goldens: the original code's output."""
+"""The original tokenizers' ids, kept through saving; which format a folder has; what is refused.
+
+The golden values are the original code's output.
+"""
 
 import json
 import shutil
@@ -91,7 +94,11 @@ def test_save_and_reload(original, tmp_path):
 @pytest.mark.parametrize(
     ("file", "text", "template"),
     [
-        ("tokenization_chatglm.py", 'special_tokens = ["[MASK]", "[gMASK]", "[sMASK]", "sop", "eop"]\n"[Round {}]"', "chatglm2"),
+        (
+            "tokenization_chatglm.py",
+            'special_tokens = ["[MASK]", "[gMASK]", "[sMASK]", "sop", "eop"]\n"[Round {}]"',
+            "chatglm2",
+        ),
         ("tokenization_chatglm.py", 'role_special_tokens = ["<|system|>", "<|user|>"]', "chatglm3"),
         ("modeling_chatglm.py", 'eos_token_id = [tokenizer.get_command("<|user|>")]', "chatglm3"),
         ("config.json", json.dumps({"model_type": "chatglm", "_name_or_path": "THUDM/chatglm2-6b"}), "chatglm2"),
@@ -128,7 +135,7 @@ def test_code_beside_the_tokenizer_is_never_run(folder):
     (folder / "tokenizer_config.json").write_text(json.dumps(told))
     assert load_tokenizer(folder).init_kwargs[TEMPLATE_KEY] == "chatglm2"
     (folder / "tokenizer.model").unlink()
-    with pytest.raises(ModelLoadError, match="tokenizer.model is missing"):
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.model is missing"):
         load_tokenizer(folder)
     assert not canary.exists()
 
@@ -137,7 +144,7 @@ def test_a_tokenizer_that_needs_its_own_code_is_refused(tmp_path):
     canary = tmp_path / "canary"
     (tmp_path / "tokenization_own.py").write_text(f"open({str(canary)!r}, 'w')\n")
     (tmp_path / "vocab.txt").write_text("a\nb\n")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "configuration_own.Own"}}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}}))
     told = {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(told))
     with pytest.raises(ModelLoadError, match="tokenization_own") as raised:
@@ -161,7 +168,7 @@ def test_folders_that_cannot_be_loaded(folder, tmp_path):
     with pytest.raises(ModelLoadError, match="git lfs pull"):
         load_tokenizer(folder, "chatglm2")
     (folder / "config.json").write_text("{")
-    with pytest.raises(ModelLoadError, match="config.json is not readable JSON"):
+    with pytest.raises(ModelLoadError, match=r"config\.json is not readable JSON"):
         load_tokenizer(folder, "chatglm2")
 
 
