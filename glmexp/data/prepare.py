@@ -1,0 +1,132 @@
+"""From ``data.*`` to the tokens folder of a trial."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from glmexp.config.errors import UserError
+from glmexp.config.schema import DataConfig, OnBad, OverLength, Source
+from glmexp.data.encode import DroppedSampleError, Limits, Message, Prompts, encode
+from glmexp.data.read import REMEMBERED, data_file, read
+from glmexp.data.store import Counts, TokenWriter, is_ready
+
+SYNTHETIC_SAMPLES = 256
+"""Samples of ``data.source=synthetic`` when ``data.limit`` is null."""
+
+Report = Callable[[int, int], None]
+"""Called with (samples done, samples in all)."""
+
+
+PROBE: list[Message] = [{"role": "user", "content": "1 + 1 = ? 你好"}, {"role": "assistant", "content": "2, 很好。"}]
+
+
+def tokens_key(data: DataConfig, prompts: Prompts | None, vocab_size: int, seed: int) -> str:
+    """Names what the tokens are made from: the settings, the data file's size and time, and how the tokenizer writes a probe.
+
+    Raises:
+        UserError: the data file is absent.
+    """
+    stamp: tuple[int, int] | None = None
+    if data.source is Source.file:
+        status = data_file(data).stat()
+        stamp = (status.st_size, status.st_mtime_ns)
+    probe = [(segment.ids, segment.learn) for segment in prompts.conversation(PROBE)] if prompts else None
+    content = json.dumps([asdict(data), probe, vocab_size, seed, stamp], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def prepare(
+    data: DataConfig,
+    prompts: Prompts | None,
+    vocab_size: int,
+    seed: int,
+    folder: Path,
+    report: Report = lambda done, total: None,
+) -> None:
+    """Reads and tokenises the data and writes ``FOLDER/tokens/``; tokens of the same settings that are there already stay.
+
+    Args:
+        prompts: what ``glmexp.models.prompts.prompts_for(tokenizer)`` gave; not used by ``data.source=synthetic``.
+        vocab_size: rows of the model's embedding; every token id must be below it.
+        seed: ``train.seed``, for synthetic data.
+        folder: the trial folder.
+        report: called with (samples done, samples in all) as the work goes on.
+
+    Raises:
+        UserError: the file cannot be read, a line is bad, or no sample is left.
+    """
+    key = tokens_key(data, prompts, vocab_size, seed)
+    if is_ready(folder, key):
+        return
+    writer = TokenWriter(folder, key)
+    if data.source is Source.synthetic:
+        counts = _synthetic(data, vocab_size, seed, writer, report)
+    else:
+        if prompts is None:
+            raise ValueError("data.source=file needs the tokenizer's prompts")
+        counts = _tokenise(data, prompts, writer, report)
+        if writer.largest_id() >= vocab_size:
+            raise UserError(
+                f"the tokenizer gives token id {writer.largest_id()}, but the model's vocabulary has {vocab_size} rows\n"
+                "tokenizer and weights do not belong together: check the tokenizer files in model.path"
+            )
+    writer.close(counts)
+
+
+def _synthetic(data: DataConfig, vocab_size: int, seed: int, writer: TokenWriter, report: Report) -> Counts:
+    samples = data.limit or SYNTHETIC_SAMPLES
+    generator = np.random.default_rng(seed)
+    learnt = [True] * data.max_length
+    for done in range(1, samples + 1):
+        writer.add(generator.integers(0, vocab_size, data.max_length).tolist(), learnt)
+        report(done, samples)
+    tokens = samples * data.max_length
+    return Counts(read=samples, kept=samples, tokens=tokens, targets=tokens, longest=data.max_length)
+
+
+def _tokenise(data: DataConfig, prompts: Prompts, writer: TokenWriter, report: Report) -> Counts:
+    found = read(data)
+    counts = Counts(read=len(found.conversations) + found.bad, bad=found.bad, first_bad=found.first_bad)
+    limits = Limits.of(data)
+    needed: list[int] = []
+    total = len(found.conversations)
+    report(0, total)
+    for done, conversation in enumerate(found.conversations, start=1):
+        try:
+            encoded = encode(prompts.conversation(conversation.messages), limits)
+        except DroppedSampleError as dropped:
+            counts.dropped[dropped.reason] = counts.dropped.get(dropped.reason, 0) + 1
+            if dropped.needed:
+                needed.append(dropped.needed)
+        except UserError as error:
+            # A template may refuse a role or an order that the file's format allows.
+            message = f"{found.path}:{conversation.line}: {error}"
+            if data.on_bad is OnBad.error:
+                raise UserError(message) from error
+            counts.bad += 1
+            counts.first_bad = [*counts.first_bad, " ".join(message.split())][:REMEMBERED]
+        else:
+            writer.add(encoded.ids, encoded.learnt)
+            counts.kept += 1
+            counts.cut += encoded.cut
+            counts.tokens += len(encoded.ids)
+            counts.targets += sum(encoded.learnt[1:])
+            counts.longest = max(counts.longest, len(encoded.ids))
+        report(done, total)
+    if not counts.kept:
+        raise _nothing_left(data, found.path, counts, needed)
+    return counts
+
+
+def _nothing_left(data: DataConfig, path: Path, counts: Counts, needed: list[int]) -> UserError:
+    lines = [f"no sample is left to train on: {counts.describe()}", f"data.path={path}"]
+    if counts.first_bad:
+        lines.append(f"the first bad one: {counts.first_bad[0]}"[:300])
+    if needed:
+        choice = " or set data.over_length=cut" if data.over_length is OverLength.drop else ""
+        lines.append(f"raise data.max_length (now {data.max_length}; the shortest sample needs {min(needed)}){choice}")
+    return UserError("\n".join(lines))

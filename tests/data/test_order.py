@@ -1,0 +1,57 @@
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glmexp.data.order import Order, total_steps
+
+small = st.integers(1, 5)
+GOLDEN = [3, 4, 2, 7, 6, 1, 5, 0, 0, 4, 6, 1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(samples=st.integers(1, 40), micro=small, accumulation=small, world=small, seed=st.integers(0, 3))
+def test_any_split_of_a_global_batch_reads_the_same_samples(samples, micro, accumulation, world, seed):
+    total = micro * accumulation * world
+    for step in range(3):
+        whole = Order(samples, seed).step(step, total, 1, 0, 1)[0]
+        parts = [Order(samples, seed).step(step, micro, accumulation, rank, world) for rank in range(world)]
+        assert all(len(part) == accumulation and all(len(row) == micro for row in part) for part in parts)
+        assert Counter(index for part in parts for row in part for index in row) == Counter(whole)
+
+
+@settings(max_examples=100, deadline=None)
+@given(samples=st.integers(1, 60), total=st.integers(1, 9), seed=st.integers(0, 3))
+def test_each_epoch_reads_each_sample_once(samples, total, seed):
+    order = Order(samples, seed)
+    epochs = 3
+    stream = [i for step in range(total_steps(samples, epochs, total)) for i in order.step(step, total, 1, 0, 1)[0]]
+    for epoch in range(epochs):
+        assert sorted(stream[epoch * samples : (epoch + 1) * samples]) == list(range(samples))
+
+
+def test_order_differs_between_epochs_and_seeds_and_repeats_for_a_seed():
+    order = Order(50, 7)
+    first, second = order.epoch(0).tolist(), order.epoch(1).tolist()
+    assert first != second
+    assert first == Order(50, 7).epoch(0).tolist()
+    assert second == Order(50, 7).slice(50, 100).tolist()
+    assert first != Order(50, 8).epoch(0).tolist()
+
+
+def test_order_is_the_same_on_every_platform_and_release():
+    assert Order(8, 42).slice(0, 12).tolist() == GOLDEN
+
+
+@pytest.mark.parametrize(
+    ("samples", "epochs", "total", "steps"),
+    [(40, 2, 8, 10), (41, 1, 8, 6), (40, 0.5, 8, 3), (3, 1, 8, 1), (10, 0.1, 1, 1), (30, 0.1, 3, 1), (1000, 0.7, 7, 100)],
+)
+def test_total_steps_round_up_without_float_noise(samples, epochs, total, steps):
+    assert total_steps(samples, epochs, total) == steps
+
+
+def test_no_samples_is_our_bug():
+    with pytest.raises(ValueError, match="at least one"):
+        Order(0, 1)

@@ -1,0 +1,143 @@
+import json
+import os
+
+import numpy as np
+import pytest
+from characters import END, CharacterPrompts, Segment, data_config
+
+from glmexp.config.errors import UserError
+from glmexp.config.schema import OnBad, OverLength, Source
+from glmexp.data import Samples, prepare
+from glmexp.data.store import Counts, TokenWriter
+
+PAIRS = [{"prompt": "ab", "response": "xyz"}, {"prompt": "abcd", "response": "x"}, {"prompt": "abcdefgh", "response": "xy"}]
+
+
+def prepared(path, folder, vocab_size=200, seed=1, report=lambda done, total: None, **changes):
+    prepare(data_config(path, **changes), CharacterPrompts(), vocab_size, seed, folder, report)
+    return Samples.open(folder)
+
+
+def test_samples_come_back_with_labels_aligned_to_ids(write, tmp_path):
+    samples = prepared(write(PAIRS), tmp_path)
+    assert len(samples) == 3
+    ids, labels = samples.sample(0)
+    assert ids.tolist() == [*b"abxyz", END]
+    assert labels.tolist() == [-100, -100, *b"xyz", END]
+    # J8: where a label is set it is the token's own id, since the model shifts.
+    for index in range(3):
+        ids, labels = samples.sample(index)
+        assert ((labels == ids) | (labels == -100)).all()
+    assert (samples.counts.tokens, samples.counts.targets, samples.counts.longest) == (6 + 6 + 11, 4 + 2 + 3, 11)
+    with pytest.raises(IndexError):
+        samples.sample(3)
+    assert isinstance(samples._ids, np.memmap)
+
+
+def test_counts_tell_what_became_of_the_samples(write, tmp_path):
+    bad = '{"prompt": \n'
+    text = "".join(json.dumps(pair) + "\n" for pair in PAIRS) + bad
+    seen = []
+    samples = prepared(
+        write(text), tmp_path, on_bad=OnBad.skip, max_length=5, report=lambda done, total: seen.append((done, total))
+    )
+    counts = samples.counts
+    assert (counts.read, counts.kept, counts.cut, counts.bad) == (4, 2, 2, 1)
+    assert list(counts.dropped.values()) == [1]
+    assert seen[0] == (0, 3)
+    assert seen[-1] == (3, 3)
+    assert (
+        "4 samples read, 2 kept (2 cut), 1 dropped: 1 without a token of the answer within data.max_length" in counts.describe()
+    )
+    assert "1 bad and skipped" in counts.describe()
+
+
+def test_over_length_drop_counts(write, tmp_path):
+    samples = prepared(write(PAIRS), tmp_path, max_length=6, over_length=OverLength.drop)
+    assert samples.counts.kept == 2
+    assert samples.counts.dropped == {"longer than data.max_length": 1}
+    assert samples.counts.cut == 0
+
+
+@pytest.mark.parametrize(("over_length", "needed"), [(OverLength.drop, 6), (OverLength.cut, 3)])
+def test_all_dropped_is_refused_with_the_counts_and_the_length_needed(write, tmp_path, over_length, needed):
+    path = write(PAIRS)
+    with pytest.raises(UserError) as caught:
+        prepared(path, tmp_path, max_length=2, over_length=over_length)
+    message = str(caught.value)
+    assert len(message.splitlines()) <= 6
+    for words in ("3 samples read, 0 kept, 3 dropped", str(path), "data.max_length (now 2", f"needs {needed})"):
+        assert words in message
+    assert not (tmp_path / "tokens").exists()
+
+
+class RefusingPrompts(CharacterPrompts):
+    def conversation(self, messages):
+        if messages[0]["role"] == "system":
+            raise UserError("this template has no system role")
+        return super().conversation(messages)
+
+
+def test_a_sample_that_the_template_refuses_is_named_or_skipped(write, tmp_path):
+    path = write([{"prompt": "a", "response": "b"}, {"prompt": "a", "response": "b", "system": "s"}])
+    with pytest.raises(UserError, match=r"train\.jsonl:2: this template has no system role"):
+        prepare(data_config(path), RefusingPrompts(), 200, 1, tmp_path)
+    prepare(data_config(path, on_bad=OnBad.skip), RefusingPrompts(), 200, 1, tmp_path)
+    counts = Samples.open(tmp_path).counts
+    assert (counts.read, counts.kept, counts.bad) == (2, 1, 1)
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(write, tmp_path):
+    with pytest.raises(UserError, match="token id 122, but the model's vocabulary has 122 rows"):
+        prepared(write(PAIRS), tmp_path, vocab_size=122)
+    assert len(prepared(write(PAIRS), tmp_path, vocab_size=123)) == 3
+
+
+def test_synthetic_samples_are_seeded_full_length_and_all_learnt(tmp_path):
+    def synthetic(name, seed, **changes):
+        data = data_config(None, source=Source.synthetic, max_length=16, **changes)
+        prepare(data, None, 50, seed, tmp_path / name)
+        return Samples.open(tmp_path / name)
+
+    first, again, other = synthetic("a", 1), synthetic("b", 1), synthetic("c", 2, limit=4)
+    assert (len(first), len(other)) == (256, 4)
+    ids, labels = first.sample(7)
+    assert len(ids) == 16
+    assert (labels == ids).all()
+    assert (ids == again.sample(7)[0]).all()
+    assert (ids[:4] != other.sample(0)[0][:4]).any()
+    every = np.concatenate([first.sample(index)[0] for index in range(256)])
+    assert every.min() >= 0
+    assert 40 < every.max() < 50
+
+
+def test_tokens_are_made_once_for_the_same_settings_and_file(write, tmp_path):
+    path = write(PAIRS)
+    prepared(path, tmp_path)
+    stamp = (tmp_path / "tokens" / "counts.json").stat().st_ino
+    prepared(path, tmp_path)
+    assert (tmp_path / "tokens" / "counts.json").stat().st_ino == stamp
+    path.write_text(json.dumps(PAIRS[0]) + "\n")
+    assert len(prepared(path, tmp_path)) == 1
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".tokens")]
+
+
+def test_another_process_that_was_faster_keeps_its_tokens(tmp_path):
+    writers = [TokenWriter(tmp_path, "k") for _ in range(2)]
+    for number, writer in enumerate(writers):
+        writer.add([number, 5], [False, True])
+        writer.close(Counts(kept=1))
+    assert Samples.open(tmp_path).sample(0)[0].tolist() == [0, 5]
+
+
+class OtherPrompts(CharacterPrompts):
+    def conversation(self, messages):
+        return [Segment([7], False), *super().conversation(messages)]
+
+
+def test_tokens_of_another_prompt_format_are_replaced_and_an_open_view_stays(write, tmp_path):
+    path = write(PAIRS)
+    before = prepared(path, tmp_path)
+    prepare(data_config(path), OtherPrompts(), 200, 1, tmp_path)
+    assert Samples.open(tmp_path).sample(0)[0][0] == 7
+    assert before.sample(0)[0].tolist() == [*b"abxyz", END]

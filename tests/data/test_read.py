@@ -1,0 +1,241 @@
+import json
+
+import pytest
+from characters import data_config
+
+from glmexp.config.errors import UserError
+from glmexp.config.schema import OnBad
+from glmexp.data.read import read
+
+QUESTION = {"role": "user", "content": "问"}
+ANSWER = {"role": "assistant", "content": "答"}
+
+
+def messages(path, **changes):
+    return [conversation.messages for conversation in read(data_config(path, **changes)).conversations]
+
+
+def lines(path, **changes):
+    return [conversation.line for conversation in read(data_config(path, **changes)).conversations]
+
+
+def refused(path, *words, **changes):
+    with pytest.raises(UserError) as caught:
+        read(data_config(path, **changes))
+    message = str(caught.value)
+    assert len(message.splitlines()) <= 6
+    for word in words:
+        assert word in message, message
+    return message
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        {"content": "问", "summary": "答"},
+        {"instruction": "问", "output": "答"},
+        {"instruction": "问", "input": "", "output": "答"},
+        {"instruction": "", "input": "问", "output": "答"},
+        {"prompt": "问", "response": "答"},
+        {"prompt": "问", "response": "答", "history": []},
+        {"messages": [QUESTION, ANSWER]},
+        {"conversations": [QUESTION, ANSWER]},
+        {"conversations": [{"from": "human", "value": "问"}, {"from": "gpt", "value": "答"}]},
+    ],
+)
+def test_the_usual_forms_give_the_same_messages(write, sample):
+    assert messages(write([sample])) == [[QUESTION, ANSWER]]
+
+
+def test_alpaca_input_follows_the_instruction_on_a_new_line(write):
+    path = write([{"instruction": "翻译", "input": "你好", "output": "hello"}])
+    assert messages(path)[0][0]["content"] == "翻译\n你好"
+
+
+def test_a_system_text_comes_first_in_every_form(write):
+    system = {"role": "system", "content": "短答"}
+    for sample in ({"prompt": "问", "response": "答"}, {"conversations": [QUESTION, ANSWER]}):
+        assert messages(write([{**sample, "system": "短答"}])) == [[system, QUESTION, ANSWER]]
+        assert messages(write([{**sample, "system": None}])) == [[QUESTION, ANSWER]]
+
+
+def test_sharegpt_roles_of_tool_calls(write):
+    turns = [("system", "用工具"), ("human", "天气"), ("function_call", "get()"), ("observation", "晴"), ("gpt", "晴天")]
+    path = write([{"conversations": [{"from": role, "value": text} for role, text in turns]}])
+    assert [message["role"] for message in messages(path)[0]] == ["system", "user", "assistant", "observation", "assistant"]
+
+
+def test_metadata_and_tools_go_through(write):
+    system = {"role": "system", "content": "用工具", "tools": [{"name": "f"}]}
+    call = {"role": "assistant", "content": "f()", "metadata": "f"}
+    turns = [system, QUESTION, call, {"role": "observation", "content": "1"}, ANSWER]
+    assert messages(write([{"conversations": turns}])) == [turns]
+
+
+# J4: history null, [], missing, and a pair; the same file as lines and as an array.
+HISTORIES = [
+    {"prompt": "a", "response": "b", "history": None},
+    {"prompt": "a", "response": "b", "history": []},
+    {"prompt": "a", "response": "b"},
+    {"prompt": "a", "response": "b", "history": ""},
+    {"prompt": "a", "response": "b", "history": [["你好", "您好"]]},
+]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_lines_and_an_array_read_alike_whatever_the_name(write, indent):
+    as_lines = messages(write(HISTORIES, "train.json"))
+    as_array = messages(write(json.dumps(HISTORIES, ensure_ascii=False, indent=indent), "train.jsonl"))
+    assert as_lines == as_array
+    assert [len(conversation) for conversation in as_lines] == [2, 2, 2, 2, 4]
+    assert as_lines[4][0] == {"role": "user", "content": "你好"}
+
+
+def test_history_may_be_messages(write):
+    path = write([{"prompt": "a", "response": "b", "history": [QUESTION, ANSWER]}])
+    assert messages(path)[0][:2] == [QUESTION, ANSWER]
+
+
+@pytest.mark.parametrize("history", ["before", 3, {"q": "a"}, [["only one"]], [["q", 1]], ["q", "a"]])
+def test_history_of_another_type_names_the_line(write, history):
+    path = write([HISTORIES[0], {"prompt": "a", "response": "b", "history": history}])
+    refused(path, f"{path}:2:", "'history'", '["question", "answer"]')
+
+
+# J1
+def test_a_bad_line_is_named_or_skipped(write):
+    good = '{"prompt": "a", "response": "b"}\n'
+    path = write(good * 2 + '{"prompt": "天为什么是蓝的", "response": }\n' + good * 2)
+    refused(path, f"{path}:3:", '{"prompt": "天为什么是蓝的", "response": }', "data.on_bad=skip", "column 35")
+    found = read(data_config(path, on_bad=OnBad.skip))
+    assert [conversation.line for conversation in found.conversations] == [1, 2, 4, 5]
+    assert found.bad == 1
+    assert f"{path}:3:" in found.first_bad[0]
+
+
+def test_blank_lines_a_missing_last_newline_and_a_byte_order_mark_are_fine(write):
+    sample = '{"prompt": "a", "response": "b\u2028c"}'
+    path = write(f"\ufeff\n{sample}\r\n  \n{sample}")
+    assert lines(path) == [2, 4]
+    assert messages(path)[0][1]["content"] == "b\u2028c"
+    assert lines(write(f"\ufeff[{sample},\n\n{sample}]\n")) == [1, 3]
+
+
+def test_an_array_tells_the_line_of_an_element(write):
+    path = write('[\n {"prompt": "a", "response": "b"},\n\n {"prompt":\n  "c", "response": ""}\n]')
+    refused(path, f"{path}:4:", "'response' is empty")
+    assert lines(path, on_bad=OnBad.skip) == [2]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[\n{"prompt": "a", "response": "b"}\n{"prompt": "a", "response": "b"}]', 3),
+        ('[{"prompt": "a",\n"response": }]', 2),
+        ('[{"prompt": "a", "response": "b"}', 1),
+        ('[{"prompt": "a", "response": "b"}]\n\n{"prompt": "a", "response": "b"}', 3),
+    ],
+)
+def test_a_broken_array_cannot_be_skipped(write, text, line):
+    path = write(text)
+    assert "on_bad" not in refused(path, f"{path}:{line}:", "array", on_bad=OnBad.skip)
+
+
+# J3
+def test_unknown_columns_are_listed_and_can_be_mapped(write):
+    path = write([{"id": 1, "question": "问", "answer": "答"}])
+    refused(path, f"{path}:1:", "question, answer", "data.columns.prompt=question data.columns.response=answer")
+    assert messages(path, columns={"prompt": "question", "response": "answer"}) == [[QUESTION, ANSWER]]
+
+
+def test_one_mapped_column_is_enough_if_the_other_is_usual(write):
+    path = write([{"instruction": "问", "response": "答"}])
+    refused(path, "found: instruction, response")
+    assert messages(path, columns={"response": "response"}) == [[QUESTION, ANSWER]]
+    path = write([{"messages": "not these", "q": "问", "response": "答"}])
+    assert messages(path, columns={"prompt": "q"}) == [[QUESTION, ANSWER]]
+
+
+def test_a_sample_in_the_middle_that_lacks_a_column_is_named(write):
+    path = write([{"content": "问", "summary": "答"}] * 2 + [{"content": "问", "text": "答"}])
+    refused(path, f"{path}:3:", "'summary'", "found: content, text", "data.columns.response=")
+
+
+def test_a_mapped_column_that_is_not_there(write):
+    path = write([{"prompt": "问", "response": "答"}])
+    refused(path, f"{path}:1:", "'answr'", "found: prompt, response", columns={"response": "answr"})
+    refused(path, "data.columns.history=hist", "found: prompt, response", columns={"history": "hist"})
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        ({"prompt": "问", "response": 3}, ["'response'", "a number", "JSON string"]),
+        ({"prompt": ["问"], "response": "答"}, ["'prompt'", "a list"]),
+        ({"prompt": "问", "response": " \n"}, ["'response' is empty"]),
+        ({"prompt": "问", "response": None}, ["'response' is empty"]),
+        ({"prompt": "", "response": "答"}, ["'prompt' is empty"]),
+        ({"prompt": "问", "response": "答", "system": 1}, ["'system'", "a number"]),
+        ({"messages": []}, ["an empty list"]),
+        ({"messages": "问"}, ["a list of messages", "a text"]),
+        ({"messages": ["问"]}, ["message 1", "a text"]),
+        ({"messages": [QUESTION, {"role": "assistant", "content": None}]}, ["message 2", "'content'", "null"]),
+        ({"messages": [QUESTION, {"role": "assistant"}]}, ["message 2", "'content'", "only role"]),
+        ({"messages": [{"role": "bot", "content": "x"}]}, ["unknown role 'bot'", "assistant"]),
+        ({"messages": [QUESTION]}, ["no assistant message"]),
+        ({"messages": [QUESTION, ANSWER, QUESTION]}, ["ends with a user message"]),
+        ({"messages": [ANSWER]}, ["message 1 (assistant)", "at the beginning"]),
+        ({"messages": [QUESTION, QUESTION, ANSWER]}, ["message 2 (user)", "after user"]),
+        ({"messages": [QUESTION, ANSWER, {"role": "system", "content": "s"}]}, ["message 3 (system)"]),
+        ({"messages": [QUESTION, {"role": "assistant", "content": ""}]}, ["message 2 (assistant) is empty"]),
+        ("text", ["a JSON object", "a text"]),
+        (None, ["a JSON object", "null"]),
+    ],
+)
+def test_an_unusable_sample_is_named(write, sample, words):
+    path = write([{"prompt": "a", "response": "b"}] * ("messages" not in (sample or {})) + [sample])
+    line = 1 if "messages" in (sample or {}) else 2
+    refused(path, f"{path}:{line}:", *words)
+
+
+def test_half_a_character_is_named_and_can_be_printed(write):
+    path = write('{"prompt": "\\ud83d", "response": "a"}\n')
+    refused(path, ":1:", "half a character", r"\ud83d").encode("utf-8")
+    refused(write('{"\\ud83d": "q"}'), ":1:", "none of the usual columns").encode("utf-8")
+
+
+# J5
+@pytest.mark.parametrize("content", ["", "\n \n\n", "[]", "\ufeff"])
+def test_an_empty_file_says_so(write, content):
+    path = write(content)
+    refused(path, str(path), "0 samples read")
+
+
+def test_nothing_but_bad_lines(write):
+    path = write("x\ny\n")
+    refused(path, "2 were bad", f"{path}:1:", on_bad=OnBad.skip)
+
+
+def test_absent_file_and_folder(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused("absent.jsonl", "data.path=absent.jsonl", str(tmp_path / "absent.jsonl"))
+    refused(tmp_path, "folder", str(tmp_path))
+
+
+def test_other_kinds_of_file_name_what_is_read(write):
+    refused(write("prompt,response\na,b\n", "a.csv"), ":1:", "CSV", "JSON lines or a JSON array", "content+summary")
+    refused(write(b"PAR1\x15\x04\xff\xfe", "a.parquet"), ":1:", "UTF-8")
+    gb = '{"prompt": "天", "response": "地"}\n'.encode("gb18030")
+    refused(write(b'{"prompt": "a", "response": "b"}\n' + gb), ":2:", "UTF-8", "GB18030")
+    refused(write('{\n "prompt": "a"\n}'), ":1:", "on one line")
+
+
+def test_control_characters_of_a_bad_line_are_not_shown(write):
+    message = refused(write(b'{"prompt": "\x1b[31m" oops}\n'), ":1:")
+    assert "\x1b" not in message
+
+
+def test_limit_reads_the_head_only(write):
+    path = write('{"prompt": "a", "response": "b"}\n' * 3 + "bad\n")
+    assert lines(path, limit=3) == [1, 2, 3]
+    refused(path, ":4:", limit=4)
