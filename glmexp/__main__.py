@@ -6,7 +6,6 @@ transformers, so ``--help`` and a typo cost a third of a second.
 
 import os
 import re
-import secrets
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from glmexp.config.errors import UserError, nearest
 from glmexp.config.schema import Task
 from glmexp.config.wording import from_hydra
 from glmexp.trial.launcher import Outer, detect, refusal_of_multirun, without_local_rank
-from glmexp.trial.node import once_a_node
+from glmexp.trial.node import new_run_id, once_a_node
 
 TASKS = tuple(task.value for task in Task)
 VERBS = (*TASKS, "preview")
@@ -37,9 +36,14 @@ def main() -> int:
     """Runs the command line and returns the exit code: 0 well, 2 the user's error, 130/143 interrupted, 1 anything else."""
     arguments = without_local_rank(sys.argv[1:])
     outer = detect(os.environ)
+    return once_a_node(lambda: worded(arguments, outer), outer)
+
+
+def worded(arguments: Sequence[str], outer: Outer | None) -> int:
+    """Runs the command line; a user's error becomes a message and exit code 2, or a traceback with HYDRA_FULL_ERROR=1."""
     full = os.environ.get("HYDRA_FULL_ERROR") == "1"
     try:
-        return once_a_node(lambda: run(arguments, outer), outer)
+        return run(arguments, outer)
     except UserError as error:
         if full:
             raise
@@ -65,7 +69,7 @@ def run(arguments: Sequence[str], outer: Outer | None) -> int:
     if outer is not None and any(flag in ("--multirun", "-m") for flag in flags):
         raise UserError(refusal_of_multirun(outer))
     # Flags first: argparse takes the overrides of Hydra's command line in one run only.
-    return compose_and_run([*flags, *([f"task={verb}"] if verb else []), *overrides])
+    return compose_and_run([*flags, *([f"task={verb}"] if verb else []), *overrides], new_run_id(outer.node if outer else 0))
 
 
 def split(arguments: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
@@ -75,9 +79,7 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
     for word in waiting:
         if word in FLAGS_WITH_VALUE:
             flags += [word, *([value] if (value := next(waiting, None)) is not None else [])]
-        elif word.startswith("-"):
-            flags.append(word)
-        elif flags and flags[-1] in ("--info", "-i") and word in INFO:
+        elif word.startswith("-") or (flags and flags[-1] in ("--info", "-i") and word in INFO):
             flags.append(word)
         elif re.fullmatch(r"[A-Za-z_]+", word):
             if verb is not None or word not in VERBS:
@@ -92,17 +94,26 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
     return verb, flags, overrides
 
 
-def compose_and_run(arguments: Sequence[str]) -> int:
-    """Lets Hydra compose one configuration, or many under ``--multirun``, and runs each."""
+def compose_and_run(arguments: Sequence[str], run_id: str) -> int:
+    """Lets Hydra compose one configuration, or many under ``--multirun``, and runs each; raises UserError for a single one."""
     register()
-    os.environ["GLMEXP_RUN_ID"] = secrets.token_hex(3)
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them; main() words them
+    os.environ["GLMEXP_RUN_ID"] = run_id
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them; worded() does that
     codes: list[int] = []
+    refused: list[UserError] = []
+
+    def task(composed: DictConfig) -> None:
+        # Not raised through Hydra, which would print a line of its own about it.
+        try:
+            codes.append(run_one(composed))
+        except UserError as error:
+            refused.append(error)
+
     sys.argv = [sys.argv[0], *arguments]
-    entry: Callable[[], None] = hydra.main(version_base=VERSION_BASE, config_path=conf_dir(), config_name="config")(
-        lambda task: codes.append(run_one(task))
-    )
+    entry: Callable[[], None] = hydra.main(version_base=VERSION_BASE, config_path=conf_dir(), config_name="config")(task)
     entry()
+    if refused:
+        raise refused[0]
     return overall(codes)
 
 
@@ -128,7 +139,7 @@ def run_one(task: DictConfig) -> int:
 
 
 def overall(codes: Sequence[int]) -> int:
-    """The exit code of several runs: the first that is not 0; a combination that a rule refuses does not count beside one that ran."""
+    """The exit code of several runs: the first that is not 0, but a refused combination does not count beside one that ran."""
     return next((code for code in codes if code and not (code == USER_ERROR and 0 in codes)), 0)
 
 

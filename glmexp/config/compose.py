@@ -21,6 +21,7 @@ from glmexp.config.wording import from_hydra
 
 VERSION_BASE = "1.3"
 SECRET = re.compile(r"oc\.env\s*:\s*([^,}]*(?:KEY|TOKEN|SECRET|PASSWORD)[^,}]*)", re.IGNORECASE)
+CREDENTIALS = re.compile(r"(\w+://)[^/\s@]+@")
 EXPERIMENT_MAY_SET = ("mode", "sweeper.params", "run.dir", "sweep.dir")
 
 
@@ -93,8 +94,13 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def refuse_secrets(texts: Sequence[str]) -> None:
-    """Raises UserError if a text interpolates an environment variable that holds a secret by its name."""
+    """Raises UserError if a text holds a URL with credentials, or interpolates a variable that holds a secret by its name."""
     for text in texts:
+        if found := CREDENTIALS.search(text):
+            raise UserError(
+                f"{found[1]}...@: the configuration is written to files and dashboards, so a URL in it holds no credentials\n"
+                "leave them out of the URL; hubs take theirs from HF_TOKEN or a login"
+            )
         if found := SECRET.search(text):
             raise UserError(
                 f"${{oc.env:{found[1].strip()}}}: the configuration is written to files and dashboards, so it holds no secret\n"

@@ -115,7 +115,8 @@ class ModelConfig:
     init: Init = MISSING
     """``random`` reads no weights: for measuring speed and memory."""
     template: Optional[str] = MISSING
-    """Prompt format: chatglm2, chatglm3, glm4 or chat (the tokenizer's own chat template); null reads it from the folder."""
+    """Prompt format: chatglm2, chatglm3, glm4, chat (the tokenizer's own chat template) or plain (a base model: prompt,
+    newline, answer); null reads it from the folder."""
     rope_style: Optional[str] = MISSING
     """Meaning of ``rope_ratio`` in an original folder: linear or base; null reads it from the folder."""
     recommended_precisions: list[Dtype] = MISSING

@@ -31,6 +31,8 @@ TITLES = {
 UNITS = {Phase.tokenising: "samples", Phase.loading: "tensors", Phase.training: "steps"}
 RECENT_STEPS = 30
 """Steps that the time left is reckoned from: few enough to follow a change of pace."""
+REDRAW_SECONDS = 0.25
+"""Between two drawings of the bars: smooth enough, and light over a slow connection."""
 
 
 class ProgressView:
@@ -58,7 +60,7 @@ class ProgressView:
         self._row: dict[str, Any] = {}
         self._pace = Pace(total_steps, clock)
         on_terminal = is_terminal(console) if live is None else live
-        self._view: _Bars | _Lines = _Bars(console) if on_terminal else _Lines(self.note, every_seconds, clock)
+        self._view: _Bars | _Lines = _Bars(console, clock) if on_terminal else _Lines(self.note, every_seconds, clock)
 
     def __enter__(self) -> "ProgressView":
         self._view.open()
@@ -146,7 +148,10 @@ class Pace:
 class _Bars:
     """A bar a phase and the latest figures below; drawn on ``draw`` only, so that it costs no thread."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._drawn_at = 0.0
+        self._tasks: dict[Phase, TaskID] = {}
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -170,13 +175,20 @@ class _Bars:
 
     def enter(self, phase: Phase, total: int | None) -> None:
         self.end()
-        self._task = self._progress.add_task(TITLES[phase], total=total, count="")
+        if phase in self._tasks:  # one bar a phase, also if a rank comes back to it
+            self._progress.reset(self._tasks[phase], total=total)
+        else:
+            self._tasks[phase] = self._progress.add_task(TITLES[phase], total=total, count="")
+        self._task = self._tasks[phase]
+        self._drawn_at = 0.0
 
     def end(self) -> None:
         """Fills the bar of the phase that is over."""
         if self._task is not None:
-            total = self._progress.tasks[-1].total or 1
-            self._progress.update(self._task, total=total, completed=total)
+            total = next(task.total for task in self._progress.tasks if task.id == self._task)
+            count = f"{total:.0f}/{total:.0f}" if total else ""
+            self._progress.update(self._task, total=total or 1, completed=total or 1, count=count)
+            self._task = None
             self._live.refresh()
 
     def draw(self, phase: Phase, done: int, total: int | None, figures: str) -> None:
@@ -184,7 +196,9 @@ class _Bars:
             return
         self._figures = figures or self._figures
         self._progress.update(self._task, total=total, completed=done, count=f"{done}/{total}" if total else "")
-        self._live.refresh()
+        if self._clock() - self._drawn_at >= REDRAW_SECONDS:
+            self._drawn_at = self._clock()
+            self._live.refresh()
 
     def _render(self) -> RenderableType:
         lines: list[RenderableType] = [self._progress.get_renderable()]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from glmexp.architecture import detect
 from glmexp.config.batch import solve
 from glmexp.config.compose import Composed
 from glmexp.config.errors import UserError
@@ -88,8 +89,10 @@ def check_inputs(config: Config) -> None:
         what = "is a folder, not a file" if Path(path).is_dir() else "is not there"
         raise UserError(f"data.path={path} {what}\ngive a JSONL or JSON file; a relative path starts at the folder of the call")
     model = config.model.path
-    if model.startswith("/") and not Path(model).is_dir():
-        raise UserError(f"model.path={model} is not there\ngive a folder with config.json and weights, or a hub id")
+    if model.startswith("/"):
+        if not Path(model).is_dir():
+            raise UserError(f"model.path={model} is not there\ngive a folder with config.json and weights, or a hub id")
+        detect(Path(model))  # refuses quantised weights and architectures that would train wrongly, from config.json alone
 
 
 def arithmetic(config: Config, placement: Placement) -> str:

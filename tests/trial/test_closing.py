@@ -1,0 +1,97 @@
+"""The table at the end of a run."""
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from glmexp.config import Config, compose
+from glmexp.trial.closing import closing, less_gpu_memory, next_move
+from glmexp.trial.record import State
+
+METRICS = {
+    "tokens_per_second": 12345.6,
+    "step_seconds": 0.5234,
+    "peak_allocated_gib": 12.34,
+    "host_peak_gib": 4.06,
+    "loss_first": 6.0,
+    "loss_last": 3.0,
+    "skipped_steps": 2,
+    "steps": 60,
+    "mfu": None,
+}
+
+
+def config(*overrides: str) -> Config:
+    return compose([*overrides]).config
+
+
+def table(folder: Path, state: str = "complete", metrics: dict[str, Any] | None = None, **more: Any) -> dict[str, str]:
+    """The printed table as name -> value, on a console too narrow for it."""
+    file = StringIO()
+    result = {"state": state, "reason": more.pop("reason", None), "metrics": metrics or {}, "world_size": 1}
+    Console(file=file, width=30).print(closing(result, folder, **more), soft_wrap=True)
+    return {line[:9].strip() or "…": line[9:] for line in file.getvalue().splitlines()}
+
+
+def test_a_complete_run(tmp_path: Path) -> None:
+    (tmp_path / "export").mkdir()
+    assert table(tmp_path, metrics=METRICS, tracked="https://example.org/run") == {
+        "state": "complete",
+        "steps": "60 (2 skipped)",
+        "loss": "6.0000 -> 3.0000 (-50 %)",
+        "speed": "12,346 tokens/s, 0.523 s a step",
+        "memory": "GPU 12.3 GiB peak, host 4.1 GiB",
+        "weights": str(tmp_path / "export"),
+        "folder": str(tmp_path),
+        "tracked": "https://example.org/run",
+    }
+
+
+def test_what_was_not_measured_has_no_row(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(METRICS)
+    assert list(table(tmp_path, metrics=nothing)) == ["state", "folder"]
+    assert table(tmp_path, metrics={**nothing, "host_peak_gib": 1.0})["memory"] == "host 1.0 GiB"
+    assert table(tmp_path, metrics={**nothing, "loss_last": 2.0})["loss"] == "2.0000"
+    assert table(tmp_path, metrics={**nothing, "loss_first": 0.0, "loss_last": 2.0})["loss"] == "0.0000 -> 2.0000"
+    assert table(tmp_path, metrics={**nothing, "steps": 3, "skipped_steps": 0})["steps"] == "3"
+
+
+def test_a_reason_is_shown_as_it_is(tmp_path: Path) -> None:
+    shown = table(tmp_path, state="failed", reason="ValueError: [red]x[/red]\x1b[31m\nsecond line")
+    assert shown["reason"] == "ValueError: [red]x[/red]\ufffd[31m"
+    assert shown["…"] == "second line"
+    assert shown["next"] == f"read the end of {tmp_path / 'train.log'}"
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_every_state_that_is_a_failure_has_a_next_move(tmp_path: Path, state: State) -> None:
+    wanted = state not in (State.complete, State.skipped, State.interrupted)
+    assert bool(next_move(state, tmp_path)) is wanted
+    assert bool(next_move(state, tmp_path, config())) is wanted
+
+
+def test_advice_after_oom_leaves_out_what_is_followed_already() -> None:
+    plain = config("zero=stage1", "offload=none", "batch.micro=4", "activation=none")
+    assert less_gpu_memory(plain, 2) == ["activation=checkpoint", "batch.micro=2", "zero=stage2", "offload=cpu"]
+    assert "zero=stage2" not in less_gpu_memory(plain, 1)
+    far = config("zero=stage3", "offload=cpu_all", "batch.micro=1", "activation=checkpoint")
+    assert less_gpu_memory(far, 2) == [f"a smaller data.max_length (now {far.data.max_length})"]
+
+
+@pytest.mark.parametrize("chosen", ["zero=stage0 offload=none", "zero=stage2 offload=cpu", "zero=stage3 offload=cpu"])
+def test_advice_after_oom_composes(chosen: str) -> None:
+    moves = [move for move in less_gpu_memory(config(*chosen.split()), 2) if "zero" in move or "offload" in move]
+    assert moves
+    for move in moves:
+        changed = dict(part.split("=") for part in [*chosen.split(), *move.split()])
+        config(*(f"{group}={option}" for group, option in changed.items()))
+
+
+def test_advice_after_divergence_depends_on_the_precision(tmp_path: Path) -> None:
+    half, full = config("precision=fp16", "zero=stage1"), config("precision=fp32")
+    assert "precision=bf16" in str(next_move(State.diverged, tmp_path, half))
+    assert "precision" not in str(next_move(State.diverged, tmp_path, full))
+    assert f"{full.optimizer.lr:g}" in str(next_move(State.diverged, tmp_path, full))

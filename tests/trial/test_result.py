@@ -1,0 +1,130 @@
+"""The result record: metrics, hash, redaction."""
+
+import math
+import os
+from dataclasses import replace
+
+import pytest
+
+from glmexp.config import compose
+from glmexp.dsconfig import Machine
+from glmexp.trial.placement import Placement
+from glmexp.trial.record import METRICS, State
+from glmexp.trial.redact import is_secret, redact
+from glmexp.trial.result import METRIC_NAMES, MetricsTail, complete_metrics, config_hash, exit_code, finite, versions
+
+PLACEMENT = Placement(Machine(2, "gpu"), 2, device_name="NVIDIA H200")
+VERSIONS = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.24.0"}
+
+
+def digest(*overrides, placement=PLACEMENT, versions=VERSIONS):
+    return config_hash(compose(["model=tiny", *overrides]).config, placement, versions)
+
+
+def test_the_hash_covers_what_changes_the_outcome(tmp_path):
+    data = tmp_path / "x.jsonl"
+    data.write_text("{}\n")
+    base = digest(f"data.path={data}")
+    assert base == digest(f"data.path={data}")
+    assert len(base) == 16
+    seen = {
+        base,
+        digest(f"data.path={data}", "train.seed=7"),
+        digest(f"data.path={data}", "zero=stage3"),
+        digest(f"data.path={data}", placement=replace(PLACEMENT, device_name="NVIDIA A100")),
+        digest(f"data.path={data}", placement=replace(PLACEMENT, machine=Machine(1, "gpu"), ranks=1)),
+        digest(f"data.path={data}", versions={**VERSIONS, "deepspeed": "0.19.9"}),
+    }
+    os.utime(data, ns=(1, 1))
+    seen.add(digest(f"data.path={data}"))
+    data.write_text("{}\n{}\n")
+    os.utime(data, ns=(1, 1))
+    seen.add(digest(f"data.path={data}"))
+    assert len(seen) == 8
+
+
+@pytest.mark.parametrize(
+    "overrides", [["launch.timeout_minutes=5"], ["tracker=wandb", "tracker.mode=offline"], ["launch.ranks=2"]]
+)
+def test_the_hash_leaves_out_what_does_not(overrides):
+    assert digest(*overrides) == digest()
+
+
+def test_a_run_that_broke_off_has_the_figures_of_its_rows():
+    rows = [
+        {
+            "step": step,
+            "loss": 5.0 - step,
+            "tokens_per_second": speed,
+            "step_seconds": 1.0,
+            "skipped": step == 1,
+            "peak_allocated_gib": peak,
+        }
+        for step, speed, peak in ((1, 1.0, None), (2, 2.0, 3.0), (3, 90.0, 4.5), (4, 100.0, 4.0), (5, 110.0, 4.0))
+    ]
+    metrics = complete_metrics({}, rows)
+    assert tuple(metrics) == METRIC_NAMES
+    assert metrics["tokens_per_second"] == 100.0, "the first steps do not count for speed"
+    wanted = {"loss_first": 4.0, "loss_last": 0.0, "steps": 5, "skipped_steps": 1, "peak_allocated_gib": 4.5, "mfu": None}
+    assert {name: metrics[name] for name in wanted} == wanted
+    assert complete_metrics({"steps": 9, "mfu": None, "own": 1}, rows)["steps"] == 9
+    assert set(complete_metrics({}, []).values()) == {None}
+
+
+def test_rows_are_read_once_and_whole(tmp_path):
+    tail = MetricsTail(tmp_path)
+    assert tail.fresh() == []
+    path = tmp_path / METRICS
+    path.write_text('{"step": 1}\n{"step": 2')
+    assert tail.fresh() == [{"step": 1}]
+    assert tail.fresh() == []
+    with path.open("a") as handle:
+        handle.write('0}\nbroken\n{"step": 3}\n')
+    assert tail.fresh() == [{"step": 20}, {"step": 3}]
+    assert [row["step"] for row in tail.rows] == [1, 20, 3]
+
+
+def test_numbers_that_json_lacks_become_null():
+    assert finite({"a": [math.nan, math.inf, 1.5], "b": (State.oom, None)}) == {"a": [None, None, 1.5], "b": ["oom", None]}
+
+
+def test_exit_codes():
+    class Ended:
+        def __init__(self, state, signal=None):
+            self.state, self.signal = state, signal
+
+    codes = {state: exit_code(Ended(state)) for state in State}
+    assert codes.pop(State.complete) == 0
+    assert codes.pop(State.invalid) == 2
+    assert codes.pop(State.interrupted) == 130
+    assert set(codes.values()) == {1}
+    assert exit_code(Ended(State.interrupted, 15)) == 143
+
+
+def test_versions_come_without_an_import():
+    found = versions()
+    assert found["torch"]
+    assert found["deepspeed"]
+    assert found["python"]
+    assert found["glmexp"]
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("WANDB_API_KEY", True),
+        ("my_token", True),
+        ("DB_PASSWORD", True),
+        ("AWS_SECRET_ACCESS", True),
+        ("PATH", False),
+        ("TOKENIZERS_PARALLELISM", False),
+    ],
+)
+def test_names_of_secrets(name, secret):
+    assert is_secret(name) is secret
+
+
+def test_redaction():
+    environ = {"API_KEY": "abcdef123", "LONG_TOKEN": "abcdef123456", "SHORT_KEY": "1", "HOME": "/home/me"}
+    text = "x=abcdef123456 y=abcdef123 n=1 at https://me:pw@host/a?b=1 and http://host/home/me@x"
+    assert redact(text, environ) == "x=*** y=*** n=1 at https://***@host/a?b=1 and http://host/home/me@x"
