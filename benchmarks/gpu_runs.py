@@ -1,0 +1,95 @@
+"""Runs glmexp on the GPUs of this machine and prints what each run measured: python benchmarks/gpu_runs.py [NAME ...]
+
+Needs no weights and no network: the 6.2-billion-parameter shape is initialised at random and fed random tokens. Writes
+``gpu_runs.json`` beside the run folders (``--out DIR``); exits 1 if a run ended otherwise than expected.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SIX_B = [
+    "model=chatglm2_6b", "model.init=random", "data=synthetic", "data.max_length=1024", "batch.micro=8",
+    "train.max_steps=8", "train.save_weights=false",
+]  # fmt: skip
+TINY = ["model=tiny", "train.max_steps=20", "train.save_weights=false"]
+
+# name -> (overrides, expected state, whether a step must have been skipped)
+RUNS: dict[str, tuple[list[str], str, bool]] = {
+    "6b-lora": ([*SIX_B, "method=lora"], "complete", False),
+    "6b-lora-checkpoint": ([*SIX_B, "method=lora", "activation=checkpoint"], "complete", False),
+    "6b-full-stage3-checkpoint": ([*SIX_B, "zero=stage3", "method=full", "activation=checkpoint"], "complete", False),
+    "6b-full-stage2-out-of-memory": ([*SIX_B, "zero=stage2", "method=full", "activation=checkpoint"], "oom", False),
+    "6b-lora-on-24-gib": (
+        [*SIX_B, "method=lora", "activation=checkpoint", "hardware=rtx4090", "hardware.emulate=true"], "complete", False,
+    ),
+    "6b-full-on-24-gib": (
+        [*SIX_B, "method=full", "zero=stage0", "hardware=rtx4090", "hardware.emulate=true"], "oom", False,
+    ),
+    "tiny-default": (["train.save_weights=false"], "complete", False),
+    "tiny-stage0": ([*TINY, "zero=stage0"], "complete", False),
+    "tiny-stage3-lora": ([*TINY, "zero=stage3", "method=lora", "activation=checkpoint"], "complete", False),
+    "tiny-offload-cpu": ([*TINY, "zero=stage2", "offload=cpu"], "complete", False),
+    "tiny-offload-cpu-all": ([*TINY, "zero=stage3", "offload=cpu_all"], "complete", False),
+    "tiny-fp16-overflow": ([*TINY, "precision=fp16", "scaler.initial_scale_power=24"], "complete", True),
+    "tiny-fp16-static": ([*TINY, "precision=fp16", "scaler=static"], "complete", False),
+    "tiny-fp16-diverges": (
+        [*TINY, "precision=fp16", "optimizer.lr=1e4", "scaler.initial_scale_power=4", "train.max_steps=60"], "diverged", False,
+    ),
+}  # fmt: skip
+COLUMNS = (
+    "tokens_per_second",
+    "step_seconds",
+    "peak_allocated_gib",
+    "host_peak_gib",
+    "loss_first",
+    "loss_last",
+    "skipped_steps",
+)
+
+
+def run(name: str, overrides: list[str], out: Path, extra: list[str]) -> dict[str, object]:
+    """One run in a folder of its own; what its ``result.json`` says, with the whole seconds that the command took."""
+    folder = out / name
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "glmexp", *overrides, *extra, f"hydra.run.dir={folder}"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    seconds = time.monotonic() - started
+    result = json.loads((folder / "result.json").read_text()) if (folder / "result.json").is_file() else {}
+    return {
+        "name": name, "overrides": overrides, "state": result.get("state", f"exit {done.returncode}"),
+        "reason": result.get("reason") or done.stderr[-2000:], "seconds": seconds, **result.get("metrics", {}),
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", help="runs to make; default all")
+    parser.add_argument("--out", type=Path, default=Path("outputs/gpu_runs"))
+    parser.add_argument("--extra", nargs="*", default=[], help="overrides added to each run")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    rows, wrong = [], []
+    print(f"{'run':<30}{'state':<10}{'s':>7}" + "".join(f"{column:>19}" for column in COLUMNS), flush=True)
+    for name in arguments.names or RUNS:
+        overrides, expected, skips = RUNS[name]
+        row = run(name, overrides, arguments.out.resolve(), arguments.extra)
+        rows.append(row)
+        cells = [f"{value:>19.4g}" if isinstance(value := row.get(column), int | float) else f"{'-':>19}" for column in COLUMNS]
+        print(f"{name:<30}{row['state']:<10}{row['seconds']:>7.1f}{''.join(cells)}", flush=True)
+        if row["state"] != expected or (skips and not row.get("skipped_steps")):
+            wrong.append(name)
+        if row["state"] != "complete":
+            print(f"    {row['reason']}", flush=True)
+        (arguments.out / "gpu_runs.json").write_text(json.dumps(rows, indent=2, default=str) + "\n")
+    print(f"not as expected: {', '.join(wrong)}" if wrong else "all as expected")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
