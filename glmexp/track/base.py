@@ -1,0 +1,90 @@
+"""The tracker interface: a dashboard is a view of ``metrics.jsonl`` that can be rebuilt, never the record itself."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from glmexp.config.schema import Config
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a tracker is told when a trial starts. It holds no secret: values come from the checked config."""
+
+    folder: Path
+    """The trial folder; what a tracker stores on disk goes below it."""
+    config: Config
+    ds_config: Mapping[str, Any]
+    """The dict handed to DeepSpeed."""
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    world_size: int = 1
+    group: str | None = None
+    """The sweep a trial belongs to; ``tracker.group`` wins over it."""
+    name: str | None = None
+    """Short name of the trial; ``tracker.run_name`` wins over it, null is the folder's name."""
+
+
+class Tracker(ABC):
+    """Receives one run: ``start``, then ``log`` for each row of ``metrics.jsonl``, then ``finish``.
+
+    The parent calls it, so a killed worker loses nothing and ranks know nothing of it. Implementations may raise:
+    ``BackgroundTracker`` keeps that away from the trial.
+    """
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self.warn = warn
+        """Takes one line for the user."""
+        self.error: str | None = None
+        """The first thing that went wrong; null if all was recorded."""
+        self.where: str | None = None
+        """Address or folder where the recorded run can be seen."""
+
+    @abstractmethod
+    def start(self, run: RunInfo) -> None: ...
+
+    @abstractmethod
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Takes one row of ``metrics.jsonl``: ``step`` and its figures."""
+
+    @abstractmethod
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Takes the content of ``result.json``: ``state``, ``reason`` and ``metrics``."""
+
+
+class NullTracker(Tracker):
+    """``tracker=none``: metrics.jsonl is all there is."""
+
+    def __init__(self) -> None:
+        super().__init__(warn=lambda line: None)
+
+    def start(self, run: RunInfo) -> None:
+        """Nothing to open."""
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Nothing to record."""
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Nothing to close."""
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, enums, paths and tuples as the dicts, strings and lists that every dashboard takes."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
+
+
+def figures(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a row, as floats; what was not measured is left out."""
+    return {key: float(value) for key, value in row.items() if isinstance(value, bool | int | float)}

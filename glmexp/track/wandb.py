@@ -1,0 +1,207 @@
+"""Weights & Biases: online with a key, offline without one, and never a question.
+
+What it sends is what the run's own files hold: the checked config, the DeepSpeed dict, the versions and the metrics. Console
+output, code, git state, command line, machine information, installed packages and system statistics stay here.
+"""
+
+import configparser
+import importlib.util
+import netrc
+import os
+import secrets
+import shutil
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from glmexp.config.errors import UserError
+from glmexp.config.schema import TrackerConfig, TrackerMode
+from glmexp.track.base import RunInfo, Tracker, figures, plain
+
+DEFAULT_PROJECT = "glmexp"
+PUBLIC_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
+"""The public server under its old and its new name; a key for either is taken by both."""
+INIT_SECONDS = 20.0
+FINISH_SECONDS = 45.0
+
+
+def preflight(config: TrackerConfig, environ: Mapping[str, str]) -> list[str]:
+    """Checks the package and the key without importing wandb or opening a connection; returns lines for the user.
+
+    Raises:
+        UserError: wandb is not installed, or ``tracker.mode=online`` has no key.
+    """
+    if importlib.util.find_spec("wandb") is None:
+        raise UserError(
+            "tracker=wandb: the package wandb is not installed.\n"
+            "Install it with `pip install wandb`, or choose tracker=none (metrics.jsonl is always written)."
+        )
+    if config.mode is TrackerMode.online and not has_key(environ):
+        raise UserError(
+            "tracker.mode=online: no W&B key found, neither in WANDB_API_KEY nor in the netrc file.\n"
+            "Log in once with `wandb login`, or choose tracker.mode=offline and run `wandb sync` later."
+        )
+    if config.mode in (None, TrackerMode.auto) and not has_key(environ):
+        return ["W&B: no key found, so the run is recorded offline; `wandb sync <run folder>/wandb/offline-run-*` uploads it."]
+    return []
+
+
+def is_online(config: TrackerConfig, environ: Mapping[str, str]) -> bool:
+    """Whether the run goes to the server: as asked, else (auto) if there is a key and WANDB_MODE does not say no."""
+    if config.mode in (None, TrackerMode.auto):
+        return has_key(environ) and environ.get("WANDB_MODE", "online") not in ("offline", "dryrun", "disabled")
+    return config.mode is TrackerMode.online
+
+
+def has_key(environ: Mapping[str, str]) -> bool:
+    """Whether W&B can log in by itself: a key or a token file in the environment, or a key in the netrc file."""
+    return bool(environ.get("WANDB_IDENTITY_TOKEN_FILE")) or find_key(environ) is not None
+
+
+def find_key(environ: Mapping[str, str]) -> str | None:
+    """The key from WANDB_API_KEY, else from the netrc file for the server in use."""
+    if key := environ.get("WANDB_API_KEY"):
+        return key
+    try:
+        entries = netrc.netrc(_netrc_file(environ))
+    except (OSError, netrc.NetrcParseError):
+        return None
+    for host in _hosts(environ):
+        found = entries.authenticators(host)
+        if found and found[2]:
+            return found[2]
+    return None
+
+
+def _netrc_file(environ: Mapping[str, str]) -> Path:
+    if path := environ.get("NETRC"):
+        return Path(path).expanduser()
+    home = Path(environ.get("HOME") or Path.home())
+    # The same two names, in the same order, as wandb looks for.
+    return next((home / name for name in (".netrc", "_netrc") if (home / name).exists()), home / ".netrc")
+
+
+def _hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
+    url = environ.get("WANDB_BASE_URL") or _base_url_of_settings(environ)
+    host = urlsplit(url).netloc if url else None
+    return (host,) if host and host not in PUBLIC_HOSTS else PUBLIC_HOSTS
+
+
+def _base_url_of_settings(environ: Mapping[str, str]) -> str | None:
+    """``base_url`` of W&B's own settings file, where `wandb login --host` writes a private server."""
+    folder = environ.get("WANDB_CONFIG_DIR") or Path(environ.get("HOME") or Path.home()) / ".config" / "wandb"
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read(Path(folder) / "settings")
+        return parser.get("default", "base_url", fallback=None)
+    except (OSError, configparser.Error, UnicodeDecodeError):
+        return None
+
+
+class WandbTracker(Tracker):
+    """One W&B run for one trial. Its methods block and may raise: give it to ``BackgroundTracker``."""
+
+    def __init__(self, config: TrackerConfig, environ: Mapping[str, str], warn: Callable[[str], None]) -> None:
+        super().__init__(warn)
+        self.config = config
+        self.environ = environ
+        self._run: Any = None
+
+    def start(self, run: RunInfo) -> None:
+        """Opens the run; if the server cannot be reached in time or refuses, offline with one warning."""
+        # The crash reports of the wandb process itself are a connection too, also in offline mode.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        # What it says before it reads our settings, such as whose key it uses.
+        os.environ.setdefault("WANDB_SILENT", "true")
+        # The only import of wandb: it takes 0.6 s, and tracker=none must work without the package.
+        import wandb
+
+        # A new id for every start: measurements that start over must not add their rows to an earlier run.
+        identity = secrets.token_hex(4)
+        if is_online(self.config, self.environ):
+            try:
+                self._run = self._init(wandb, run, identity, "online")
+                self.where = self._run.url
+                return
+            except Exception as error:
+                reason = textwrap.shorten(str(error), 160, placeholder=" …") or type(error).__name__
+                self.warn(f"W&B: no run on the server ({reason}); recording offline, `wandb sync` uploads it later")
+                self._remove_leftovers(run.folder, identity)
+                identity = secrets.token_hex(4)
+        self._run = self._init(wandb, run, identity, "offline")
+        self.where = str(Path(self._run.dir).parent)
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        step = row.get("step")
+        self._run.log(
+            {key: value for key, value in figures(row).items() if key != "step"}, step=None if step is None else int(step)
+        )
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Writes ``state``, ``reason`` and the metrics into the summary; the exit code is 0 for ``complete`` only."""
+        state = plain(result.get("state"))
+        summary = {"state": state, "reason": result.get("reason"), **figures(result.get("metrics") or {})}
+        self._run.summary.update({key: value for key, value in summary.items() if value is not None})
+        self._run.finish(exit_code=0 if state == "complete" else 1)
+
+    def _init(self, wandb: Any, run: RunInfo, identity: str, mode: str) -> Any:
+        config = self.config
+        return wandb.init(
+            mode=mode,
+            id=identity,
+            dir=str(run.folder),
+            project=config.project or DEFAULT_PROJECT,
+            entity=config.entity,
+            group=config.group or run.group,
+            name=config.run_name or run.name or run.folder.name,
+            tags=list(config.tags),
+            job_type=run.config.task.value,
+            config=run_config(run),
+            settings=self._settings(wandb, mode),
+        )
+
+    def _settings(self, wandb: Any, mode: str) -> Any:
+        wanted: dict[str, Any] = {
+            "console": "off",
+            "silent": True,
+            "quiet": True,
+            "symlink": False,
+            "host": "",  # else the machine's name
+            "disable_git": True,
+            "disable_code": True,
+            "save_code": False,
+            "disable_job_creation": True,
+            "label_disable": True,
+            "sagemaker_disable": True,
+            "x_disable_stats": True,
+            "x_disable_meta": True,
+            "x_disable_machine_info": True,
+            "x_save_requirements": False,
+            "init_timeout": float(self.environ.get("WANDB_INIT_TIMEOUT") or INIT_SECONDS),
+            "finish_timeout": FINISH_SECONDS,
+            "finish_timeout_raises": True,
+            # A killed parent loses two seconds of rows instead of fifteen.
+            "x_transaction_log_flush_interval": 2.0,
+        }
+        if mode == "online" and (key := find_key(self.environ)):
+            # With a key given outright wandb has nothing to ask for, whatever the terminal is.
+            wanted["api_key"] = key
+        # The names that start with x_ come and go between releases, and an unknown one is an error.
+        known = wandb.Settings.model_fields
+        return wandb.Settings(**{name: value for name, value in wanted.items() if name in known})
+
+    def _remove_leftovers(self, folder: Path, identity: str) -> None:
+        for path in (folder / "wandb").glob(f"run-*-{identity}"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def run_config(run: RunInfo) -> dict[str, Any]:
+    """The run's config as nested plain values, with ``deepspeed_config``, ``versions`` and ``world_size``."""
+    return {
+        **plain(run.config),
+        "deepspeed_config": plain(run.ds_config),
+        "versions": plain(run.versions),
+        "world_size": run.world_size,
+    }
