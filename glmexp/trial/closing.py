@@ -22,11 +22,14 @@ def closing(result: Mapping[str, Any], folder: Path, config: Config | None = Non
         tracked: address or folder where a tracker shows the run.
     """
     state = State(result["state"])
-    reason = result.get("reason")
-    rows: list[tuple[str, str | None]] = [("reason", printable(reason) if reason else None)]
+    reason = printable(result.get("reason") or "")
+    # A rank that knows what went wrong ends its reason with what to try, which is closer to the case than what stands here.
+    advised = reason.rpartition("\n")[2].startswith(("try ", "ways out"))
+    advice = None if advised else next_move(state, folder, config, int(result.get("world_size") or 1))
+    rows: list[tuple[str, str | None]] = [("reason", reason)]
     rows += measured(result.get("metrics") or {})
     rows += [("weights", str(folder / "export") if (folder / "export").is_dir() else None), ("folder", str(folder))]
-    rows += [("tracked", tracked), ("next", next_move(state, folder, config, int(result.get("world_size") or 1)))]
+    rows += [("tracked", tracked), ("next", advice)]
     text = Text()
     text.append(f"{'state':<9}").append(state.value, style=STYLES.get(state, "bold red"))
     for name, value in rows:

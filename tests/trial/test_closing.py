@@ -66,6 +66,12 @@ def test_a_reason_is_shown_as_it_is(tmp_path: Path) -> None:
     assert shown["next"] == f"read the end of {tmp_path / 'train.log'}"
 
 
+@pytest.mark.parametrize("advice", ["try batch.micro=1", "ways out: a lower optimizer.lr"])
+def test_advice_in_the_reason_is_not_given_twice(tmp_path: Path, advice: str) -> None:
+    assert "next" not in table(tmp_path, state="oom", reason=f"step 3: out of memory\n{advice}")
+    assert "next" in table(tmp_path, state="oom", reason="step 3: out of memory")
+
+
 @pytest.mark.parametrize("state", list(State))
 def test_every_state_that_is_a_failure_has_a_next_move(tmp_path: Path, state: State) -> None:
     wanted = state not in (State.complete, State.skipped, State.interrupted)

@@ -1,0 +1,103 @@
+"""How a rank that cannot go on tells why."""
+
+import sys
+import traceback
+from dataclasses import dataclass
+
+from glmexp.config.errors import UserError
+from glmexp.config.schema import Config, Method, OffloadDevice
+from glmexp.trial.record import Phase, State
+
+GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "cudaErrorMemoryAllocation", "CUBLAS_STATUS_ALLOC_FAILED")
+HOST_MEMORY = ("DefaultCPUAllocator", "Cannot allocate memory", "std::bad_alloc", "not enough memory: you tried to allocate")
+
+
+class Diverged(Exception):
+    """The numbers have left the finite range for good; the message gives the step and the ways out."""
+
+
+class PeerEnded(Exception):
+    """Another rank has ended and has told why, so this one has nothing to tell."""
+
+
+@dataclass
+class Where:
+    """What the worker is at, for messages."""
+
+    phase: Phase = Phase.starting
+    step: int = 0
+    """Optimizer step, from 1; 0 before the first."""
+    length: int = 0
+    """Tokens of the longest sample in the micro batch at hand."""
+    peak_allocated_gib: float | None = None
+
+    def note_peak(self) -> None:
+        """Asks PyTorch, if it is there, for the most GPU memory so far."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            self.peak_allocated_gib = torch.cuda.max_memory_allocated() / 2**30
+
+
+def describe(error: BaseException, config: Config | None, where: Where) -> tuple[State, str]:
+    """State and message for the rank record."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, UserError):
+        return State.invalid, str(error)
+    if isinstance(error, Diverged):
+        return State.diverged, str(error)
+    if isinstance(error, MemoryError) or any(mark in text for mark in HOST_MEMORY) or _pins_memory(error):
+        return State.oom_host, _out_of_host_memory(error, config, where)
+    if type(error).__name__ == "OutOfMemoryError" or any(mark in text for mark in GPU_MEMORY):
+        return State.oom, _out_of_gpu_memory(error, config, where)
+    return State.failed, f"{_place(where)}: {_first_line(text)}"
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "unknown error")[:400]
+
+
+def _place(where: Where) -> str:
+    return f"{where.phase.value}, step {where.step}" if where.step else where.phase.value
+
+
+def _pins_memory(error: BaseException) -> bool:
+    """CUDA reports page-locked host memory that cannot be had as its own out of memory."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return "CUDA error: out of memory" in str(error) and any("pin_memory" in (frame.line or "") for frame in frames)
+
+
+def _out_of_gpu_memory(error: BaseException, config: Config | None, where: Where) -> str:
+    lines = [f"out of GPU memory ({_place(where)}): {_first_line(str(error))}"]
+    if config is None:
+        return lines[0]
+    if where.length:
+        peak = "" if where.peak_allocated_gib is None else f", peak {where.peak_allocated_gib:.2f} GiB"
+        lines.append(f"batch.micro={config.batch.micro}, {where.length} tokens a sample{peak}")
+    advice = ["activation=checkpoint"] if not config.activation.checkpoint else []
+    if (config.batch.micro or 1) > 1:
+        advice.append("a smaller batch.micro (batch.total keeps the global batch)")
+    if config.zero.stage < 3:
+        advice.append("zero=stage3")
+    if config.offload.device is OffloadDevice.none:
+        advice.append("offload=cpu")
+    elif config.zero.stage == 3 and not config.offload.parameters:
+        advice.append("offload=cpu_all")
+    if config.method.name is Method.full:
+        advice.append("method=lora")
+    advice.append(f"a smaller data.max_length (now {config.data.max_length})")
+    return "\n".join([*lines, "try " + ", ".join(advice[:4])])
+
+
+def _out_of_host_memory(error: BaseException, config: Config | None, where: Where) -> str:
+    lines = [f"out of host memory ({_place(where)}): {_first_line(str(error) or type(error).__name__)}"]
+    if config is not None:
+        advice = []
+        if config.offload.pin_memory:
+            advice.append("offload.pin_memory=false (pinned buffers are rounded up)")
+        if config.offload.device is not OffloadDevice.none:
+            advice.append("offload=none")
+        if config.zero.stage < 3:
+            advice.append("zero=stage3 (each rank loads its part only)")
+        advice.append("fewer launch.ranks")
+        lines.append("try " + ", ".join(advice))
+    return "\n".join(lines)

@@ -1,0 +1,146 @@
+"""The training loop: batch, forward, backward, step, measure."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+
+from glmexp.config.schema import Config
+from glmexp.data import Batch
+from glmexp.train.device import all_reduced, synchronize
+from glmexp.train.engine import gradient_norm, loss_scale, zero_stage
+from glmexp.train.failure import Where
+from glmexp.train.figures import MetricsFile, StepFigures, finite, peak_allocated_gib
+from glmexp.train.loss import loss_sum, target_count
+from glmexp.train.skips import Skips
+from glmexp.trial.record import Phase, RankWriter
+
+FLOOR_REACHED = "Current loss scale already at minimum"
+"""Beginning of what DeepSpeed's DynamicLossScaler raises (deepspeed/runtime/fp16/loss_scaler.py)."""
+
+
+class Loop:
+    """Runs optimizer steps on a DeepSpeed engine.
+
+    The loss is the mean over the target tokens of the whole global batch, whatever the accumulation and the number of ranks: each
+    micro batch contributes its summed cross entropy over the number of targets of all micro batches of all ranks. A mean of means
+    would weigh a token by the company it is in.
+    """
+
+    def __init__(self, engine: DeepSpeedEngine, config: Config, steps: int, writer: RankWriter, where: Where) -> None:
+        self.engine = engine
+        self.config = config
+        self.steps = steps
+        self.writer = writer
+        self.where = where
+        self.device: torch.device = engine.device
+        self.world_size = dist.get_world_size()
+        self.skips = Skips(config)
+        self.lines: list[StepFigures] = []
+
+    def run(self, batches: Iterator[list[Batch]], metrics: MetricsFile) -> list[StepFigures]:
+        """One optimizer step for each list of micro batches.
+
+        Raises:
+            Diverged: the loss is not finite, or skipping steps leads nowhere. The weights of the last applied step stand.
+        """
+        self.engine.train()
+        for step in range(1, self.steps + 1):
+            self.where.step = step
+            started = time.perf_counter()
+            micro_batches = next(batches)
+            scale, lr = loss_scale(self.engine), float(self.engine.get_lr()[0])
+            targets, tokens = self.count(micro_batches)
+            loss = self.accumulate(micro_batches, targets)
+            self.skips.refuse_loss(step, loss, scale)
+            grad_norm, skipped = self.update(step, scale)
+            synchronize(self.device)
+            seconds, peak = self.slowest_and_fullest(time.perf_counter() - started)
+            line = StepFigures(step, loss, lr, grad_norm, skipped, scale, tokens, tokens / seconds, peak, seconds)
+            self.record(line, metrics)
+            self.skips.record(step, skipped, scale, loss_scale(self.engine))
+        return self.lines
+
+    def count(self, micro_batches: list[Batch]) -> tuple[int, int]:
+        """(target tokens, input tokens without padding) of the global batch."""
+        targets = sum(target_count(batch.labels) for batch in micro_batches)
+        tokens = sum(batch.tokens for batch in micro_batches)
+        targets, tokens = (int(total) for total in all_reduced([float(targets), float(tokens)], self.device))
+        if targets == 0:
+            raise ValueError("a global batch without any target token: the data side drops such samples")
+        return targets, tokens
+
+    def accumulate(self, micro_batches: list[Batch], targets: int) -> float:
+        """Forward and backward of every micro batch; returns the loss of the global batch.
+
+        ``engine.backward`` divides by the accumulation and the engine averages over ranks, hence the factor. The engine's own
+        boundary decides when gradients are reduced; the last micro batch's ``engine.step()`` is left to ``update``.
+        """
+        factor = len(micro_batches) * self.world_size / targets
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for number, batch in enumerate(micro_batches, start=1):
+            self.where.length = batch.input_ids.shape[1]
+            loss = self.forward(batch.to(self.device))
+            self.engine.backward(loss * factor)
+            total += loss.detach()
+            if number < len(micro_batches):
+                self.engine.step()
+        return all_reduced([float(total)], self.device)[0] / targets
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Summed cross entropy of one micro batch.
+
+        No attention mask is needed: padding is on the right, where a causal model does not look, and without one the attention
+        kernel that needs no mask tensor can be taken.
+        """
+        logits = self.engine(input_ids=batch.input_ids, use_cache=False).logits
+        return loss_sum(logits, batch.labels)
+
+    def update(self, step: int, scale: float) -> tuple[float | None, bool]:
+        """The optimizer step; (gradient norm before clipping or None if not finite, whether the step was skipped)."""
+        if zero_stage(self.engine) == 0:
+            norm = gradient_norm(self.engine)
+            if finite(norm) is None:
+                self.discard_gradients()
+                return None, True
+            self.engine.step()
+        else:
+            try:
+                self.engine.step()
+            except Exception as error:
+                if FLOOR_REACHED in str(error):
+                    raise self.skips.at_floor(step, scale) from error
+                raise
+            norm = float(self.engine.get_global_grad_norm())
+        skipped = not self.engine.was_step_applied()
+        return (None if skipped else finite(norm)), skipped
+
+    def discard_gradients(self) -> None:
+        """Skips a step at stage 0, where DeepSpeed would write infinity or NaN into all fp32 weights."""
+        self.engine.zero_grad()
+        self.engine.skipped_steps += 1
+        self.engine.global_steps += 1
+        self.engine.micro_steps += 1  # what engine.step() counts the accumulation by
+
+    def slowest_and_fullest(self, seconds: float) -> tuple[float, float | None]:
+        """(seconds of the slowest rank, peak GiB of the fullest); None on the CPU."""
+        peak = peak_allocated_gib(self.device)
+        self.where.peak_allocated_gib = peak
+        seconds, fullest = all_reduced([seconds, peak or 0.0], self.device, dist.ReduceOp.MAX)
+        return seconds, None if peak is None else fullest
+
+    def record(self, line: StepFigures, metrics: MetricsFile) -> None:
+        """A line of ``metrics.jsonl`` and the progress of this rank."""
+        self.lines.append(line)
+        metrics.append(line)
+        numbers: dict[str, Any] = {
+            "loss": line.loss,
+            "lr": line.lr,
+            "tokens_per_second": line.tokens_per_second,
+            "peak_allocated_gib": line.peak_allocated_gib,
+        }
+        shown = {name: value for name, value in numbers.items() if finite(value) is not None}
+        self.writer.progress(Phase.training, line.step, self.steps, **shown)

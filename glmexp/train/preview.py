@@ -1,0 +1,42 @@
+"""The ``preview`` verb's child: ``python -m glmexp.train.preview FOLDER`` prints samples as they would be trained on."""
+
+import sys
+from pathlib import Path
+
+from glmexp.config import load
+from glmexp.config.errors import UserError
+from glmexp.config.schema import Source
+from glmexp.trial.record import CONFIG, RankWriter, State
+
+SAMPLES = 5
+"""Samples shown when ``data.limit`` is null."""
+
+
+def main(folder: Path) -> int:
+    """Prints the samples; a user's error goes into ``rank0.json`` for the parent to tell."""
+    writer = RankWriter(folder, 0)
+    try:
+        lines = render(folder)
+    except UserError as error:
+        writer.finish(State.invalid, str(error))
+        return 2
+    print("\n".join(lines))
+    writer.finish(State.complete)
+    return 0
+
+
+def render(folder: Path) -> list[str]:
+    from glmexp.data.preview import render as render_samples
+    from glmexp.models import load_tokenizer, locate
+    from glmexp.models.prompts import prompts_for
+
+    config = load(folder / CONFIG)
+    samples = config.data.limit or SAMPLES
+    if config.data.source is Source.synthetic:
+        return render_samples(config.data, None, None, samples)
+    tokenizer = load_tokenizer(locate(config.model), config.model.template)
+    return render_samples(config.data, tokenizer, prompts_for(tokenizer), samples)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,216 @@
+"""One rank's life, from the trial folder to the last figure. The order is: what may refuse first, what is dear last."""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from glmexp.config.schema import Config, Source
+from glmexp.train import device as devices
+from glmexp.train import logs, ops
+from glmexp.train.failure import PeerEnded, Where
+from glmexp.train.ranks import Ranks
+from glmexp.trial.record import DS_CONFIG, METRICS, Phase, RankWriter, read_rank
+
+LOGGER = logging.getLogger(__name__)
+
+CLOCK_SLACK_SECONDS = 5.0
+"""How much earlier than this rank the node's first one may have started."""
+
+
+class Run:
+    """One rank of one trial."""
+
+    def __init__(self, folder: Path, config: Config, ranks: Ranks, writer: RankWriter, where: Where) -> None:
+        self.folder = folder
+        self.config = config
+        self.ranks = ranks
+        self.writer = writer
+        self.where = where
+        self.started = writer.record.updated
+        self.ds_config: dict[str, Any] = json.loads((folder / DS_CONFIG).read_text(encoding="utf-8"))
+        self.device = devices.choose(config.launch.device, ranks)
+        ops.prepare_environment()
+        devices.cap_memory(config.hardware, self.device)
+        self.tokenizer: Any = None
+
+    def execute(self) -> dict[str, Any]:
+        """Trains; returns the figures for ``result.json``."""
+        from glmexp.train.engine import batch_numbers
+
+        logs.join_libraries(self.ranks.rank)
+        micro, accumulation, total = batch_numbers(self.ds_config, self.ranks.world_size)
+        samples = self.prepare()
+        with self.phase(Phase.building):
+            ops.ensure(self.ds_config)
+        devices.start_process_group(self.config, self.device)
+        self.tell_devices()
+        from glmexp.data import batches, total_steps
+
+        steps = self.config.train.max_steps or total_steps(len(samples), self.config.train.epochs, total)
+        engine = self.build(steps)
+        self.tell_arithmetic(engine, len(samples), steps)
+        order = batches(
+            samples,
+            micro=micro,
+            accumulation=accumulation,
+            rank=self.ranks.rank,
+            world=self.ranks.world_size,
+            seed=self.config.train.seed,
+            pad_id=0,
+            steps=steps,
+        )
+        metrics = self.train(engine, order, steps, total)
+        if self.config.train.save_weights:
+            self.save(engine)
+        self.part()
+        return metrics
+
+    def prepare(self) -> Any:
+        """The tokenised samples. The node's first rank fetches, checks and tokenises; the others wait on its files.
+
+        No collective: its time limit would have to exceed the tokenising of any data set.
+        """
+        from glmexp.data import Samples, prepare
+        from glmexp.models import describe, preflight
+        from glmexp.models.method import check_targets
+
+        config = self.config
+        if not self.ranks.leads_node:
+            self.wait_for_leader()
+            return Samples.open(self.folder)
+        preflight(config.model)
+        check_targets(config.model, config.method)
+        vocabulary = int(describe(config.model).config.vocab_size)
+        prompts = self.prompts()
+        with self.phase(Phase.tokenising):
+            report = lambda done, total: self.writer.progress(Phase.tokenising, done, total)  # noqa: E731
+            prepare(config.data, prompts, vocabulary, config.train.seed, self.folder, report)
+        samples = Samples.open(self.folder)
+        LOGGER.info("data: %s", samples.counts.describe())
+        if samples.counts.first_bad:
+            LOGGER.warning("bad lines: %s", "; ".join(samples.counts.first_bad))
+        self.writer.progress(Phase.loading)
+        return samples
+
+    def prompts(self) -> Any:
+        """The prompt format; None for synthetic data, which needs no tokenizer."""
+        from glmexp.models import load_tokenizer, locate
+        from glmexp.models.prompts import prompts_for
+
+        if self.config.data.source is Source.synthetic:
+            return None
+        self.tokenizer = load_tokenizer(locate(self.config.model), self.config.model.template)
+        return prompts_for(self.tokenizer)
+
+    def build(self, steps: int) -> Any:
+        """Weights, tuning method, engine."""
+        from glmexp.models import build_model
+        from glmexp.models import method as methods
+        from glmexp.train import engine as engines
+
+        config = self.config
+        with self.phase(Phase.loading):
+            # Kept until the engine stands: transformers holds it by a weak reference only.
+            partition = engines.partition_on_load(self.ds_config)
+            dtype = devices.DTYPES[config.precision.dtype]
+            seed = config.train.seed
+            model = build_model(config.model, dtype, config.kernels.attention.value, seed, self.device)
+        with self.phase(Phase.building):
+            torch.manual_seed(seed)  # adapters must be drawn alike on every rank
+            model = methods.apply(model, config.method)
+            engine = engines.start(model, config, self.ds_config, steps)
+            del partition
+        torch.manual_seed(seed + self.ranks.rank)  # dropout must not be alike
+        return engine
+
+    def train(self, engine: Any, order: Iterator[Any], steps: int, total: int) -> dict[str, Any]:
+        """The loop and what it measured."""
+        from glmexp.train.figures import MetricsFile, run_figures
+        from glmexp.train.loop import Loop
+        from glmexp.train.movement import Movement
+
+        movement = Movement(engine)
+        loop = Loop(engine, self.config, steps, self.writer, self.where)
+        with self.phase(Phase.training, total=steps), MetricsFile(self.folder / METRICS, self.ranks.rank) as metrics:
+            lines = loop.run(order, metrics)
+        summary = loop.skips.summary()
+        if summary:
+            LOGGER.info("%s", summary)
+        movement.tell(loop.skips.applied)
+        return run_figures(lines, total, self.ranks, self.device)
+
+    def save(self, engine: Any) -> None:
+        """``export/``."""
+        from glmexp.train.save import save
+
+        with self.phase(Phase.saving):
+            save(engine, self.tokenizer, self.config, self.folder, self.ranks.rank)
+
+    def part(self) -> None:
+        """Waits until every rank has what it needs of the others, so that one that exits takes no connection away.
+
+        By then each rank's work is done, so that a failure of the parting itself, as when a peer was faster, does not matter.
+        """
+        try:
+            dist.all_reduce(torch.zeros(1, device=self.device))
+            devices.synchronize(self.device)
+        except RuntimeError as error:
+            LOGGER.debug("a peer has gone already: %s", error)
+
+    def tell_devices(self) -> None:
+        """One line a rank: which device it is on."""
+        described: list[Any] = [None] * self.ranks.world_size
+        dist.all_gather_object(described, devices.describe(self.device))
+        for rank, text in enumerate(described):
+            LOGGER.info("rank %d: %s", rank, text)
+
+    def tell_arithmetic(self, engine: Any, samples: int, steps: int) -> None:
+        """The batch arithmetic of the engine, said and checked before the first step."""
+        micro, accumulation = engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps()
+        world, total = self.ranks.world_size, engine.train_batch_size()
+        if micro * accumulation * world != total or total != self.ds_config["train_batch_size"]:
+            raise ValueError(f"the engine's batch does not add up: {micro} x {accumulation} x {world} against {total}")
+        LOGGER.info("batch: micro %d x accumulation %d x ranks %d = %d samples a step", micro, accumulation, world, total)
+        LOGGER.info("%d optimizer steps over %d samples (%.2f epochs)", steps, samples, steps * total / samples)
+
+    @contextmanager
+    def phase(self, phase: Phase, total: int | None = None) -> Iterator[None]:
+        """Tells the parent, and whoever writes an error message, what is going on."""
+        self.where.phase = phase
+        self.writer.progress(phase, 0, total)
+        yield
+
+    def wait_for_leader(self) -> None:
+        """Returns when the node's first rank has the model's files checked and the data tokenised, as its record tells.
+
+        Raises:
+            PeerEnded: it has ended before that.
+        """
+        leader = self.ranks.rank - self.ranks.local_rank
+        while True:
+            record = read_rank(self.folder, leader)
+            # An older record is that of an earlier run of this folder.
+            if record is not None and record.updated >= self.started - CLOCK_SLACK_SECONDS:
+                if record.outcome is not None or not _is_alive(record.pid):
+                    raise PeerEnded(f"rank {leader} has ended: {record.outcome.value if record.outcome else 'killed'}")
+                if record.phase not in (Phase.starting, Phase.tokenising):
+                    return
+            time.sleep(0.05)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

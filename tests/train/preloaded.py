@@ -1,0 +1,106 @@
+"""A process that has imported what a worker needs and forks one child a rank, which spares each trial the imports.
+
+Reads one JSON line a trial, {"folder", "environments": [one dict a rank]}, and answers with the list of exit codes. A child that
+does not end within TIMEOUT_SECONDS is killed and counts as 124.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+TIMEOUT_SECONDS = 150
+
+
+def child(folder: str, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    log = os.open(os.path.join(folder, "train.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    from glmexp.train.__main__ import main
+
+    if "TEST_FAULT" in environment:
+        plant(environment["TEST_FAULT"])
+    if "TEST_FP16" in environment:
+        from deepspeed.accelerator import get_accelerator
+
+        # DeepSpeed refuses fp16 on the CPU; its loss scaler works there all the same.
+        type(get_accelerator()).is_fp16_supported = lambda self: True
+    main([folder])
+
+
+def plant(fault: str) -> None:
+    """``KIND:STEP`` (0 is every step), optionally ``KIND:STEP:RANK``, in the forward pass."""
+    import torch
+
+    from glmexp.train.loop import Loop
+
+    kind, step, *rank = fault.split(":")
+    if rank and rank[0] != os.environ["RANK"]:
+        return
+    forward = Loop.forward
+
+    def faulty(self, batch):  # type: ignore[no-untyped-def]
+        loss = forward(self, batch)
+        if int(step) in (0, self.where.step):
+            if kind == "gradient":
+                loss.register_hook(lambda gradient: gradient * float("inf"))
+            elif kind == "loss":
+                return loss * float("nan")
+            elif kind == "gpu_memory":
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            elif kind == "host_memory":
+                raise MemoryError
+            elif kind == "bug":
+                raise ValueError("a shape is wrong\nand more")
+        return loss
+
+    Loop.forward = faulty
+
+
+def wait(pids: list[int]) -> list[int]:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    codes: dict[int, int] = {}
+    while len(codes) < len(pids):
+        for pid in [pid for pid in pids if pid not in codes]:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                codes[pid] = 124
+        time.sleep(0.02)
+    return [codes[pid] for pid in pids]
+
+
+def serve() -> None:
+    import deepspeed  # noqa: F401
+    import peft  # noqa: F401
+    import transformers.models.glm.modeling_glm  # noqa: F401
+
+    import glmexp.config
+    import glmexp.data
+    import glmexp.models.load
+    import glmexp.train.loop
+    import glmexp.train.movement
+    import glmexp.train.run
+    import glmexp.train.save  # noqa: F401
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        pids = []
+        for environment in order["environments"]:
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    child(order["folder"], environment)
+                finally:
+                    os._exit(99)
+            pids.append(pid)
+        print(json.dumps(wait(pids)), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
