@@ -17,9 +17,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from glmexp.config.choices import Task
 from glmexp.config.compose import VERSION_BASE, check_overrides, conf_dir, from_composition, register
 from glmexp.config.errors import UserError, nearest
-from glmexp.config.schema import Task
 from glmexp.config.wording import from_hydra
 from glmexp.trial.launcher import Outer, detect, refusal_of_multirun, without_local_rank
 from glmexp.trial.node import new_run_id, once_a_node

@@ -22,11 +22,17 @@ def test_check_writes_both_files_and_loads_nothing(glmexp):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["check", "batch.total=7", "batch.micro=2", "batch.accumulation=2"], ["batch.total=7", "batch.micro=2", "batch.accumulation=2"]),
+        (
+            ["check", "batch.total=7", "batch.micro=2", "batch.accumulation=2"],
+            ["batch.total=7", "batch.micro=2", "batch.accumulation=2"],
+        ),
         (["check", "batch.micro=null"], ["batch.micro"]),
         (["check", "zreo=stage2"], ["zero"]),
         (["check", "+batch.mirco=2"], ["batch.micro"]),
-        (["check", "batch.accumulation=16", "+deepspeed.gradient_accumulation_steps=1"], ["gradient_accumulation_steps", "batch.accumulation"]),
+        (
+            ["check", "batch.accumulation=16", "+deepspeed.gradient_accumulation_steps=1"],
+            ["gradient_accumulation_steps", "batch.accumulation"],
+        ),
         (["check", "data.path=absent.jsonl"], ["absent.jsonl", "data.path"]),
         (["check", "model=auto", "model.path=./absent"], ["absent", "model.path"]),
         (["chek", "zero=stage2"], ["chek", "check"]),

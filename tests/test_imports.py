@@ -49,13 +49,19 @@ def test_imports_go_down_only(path):
 
 def loaded_after(code):
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     return set(done.stdout.split())
 
 
 def test_the_parent_is_light():
-    parent = [".".join(("glmexp", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__") for path in modules()]
+    parent = [
+        ".".join(("glmexp", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__") for path in modules()
+    ]
     parent = [name for name in parent if name.split(".")[1] in ("config", "architecture", "dsconfig", "track", "trial")]
     loaded = loaded_after("import glmexp.__main__, " + ", ".join(parent))
     assert not loaded & {"torch", "deepspeed", "transformers", "peft", "wandb", "numpy", "pandas"}

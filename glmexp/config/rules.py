@@ -10,8 +10,9 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, MultipleOf
 
+from glmexp.config.choices import Dtype, Method, OffloadDevice, Source, TrackerName
 from glmexp.config.errors import UserError
-from glmexp.config.schema import Config, Dtype, Method, OffloadDevice, Source, TrackerName
+from glmexp.config.schema import Config
 from glmexp.config.zero import STAGES
 
 MOST_LINES = 5

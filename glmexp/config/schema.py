@@ -6,11 +6,29 @@ Values live in ``conf/*.yaml``, types and ranges here; a required field is ``MIS
 """
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Annotated, Any, Optional
 
 from annotated_types import Ge, Gt, Le, MultipleOf
 from omegaconf import MISSING
+
+from glmexp.config.choices import (
+    Attention,
+    Backend,
+    Device,
+    Dtype,
+    Hub,
+    Init,
+    Method,
+    OffloadDevice,
+    OnBad,
+    OptimizerType,
+    OverLength,
+    Schedule,
+    Source,
+    Task,
+    TrackerMode,
+    TrackerName,
+)
 
 # OmegaConf reads these annotations itself and does not know ``X | None`` inside ``Annotated``, hence ``Optional``.
 Count = Annotated[int, Ge(1)]
@@ -18,90 +36,6 @@ MaybeCount = Annotated[Optional[int], Ge(1)]
 Share = Annotated[float, Ge(0.0), Le(1.0)]
 # A float so that 5e8 can be written for 500000000; emitted as an int.
 MaybeElements = Annotated[Optional[float], Ge(0), MultipleOf(1)]
-
-
-class Task(str, Enum):
-    train = "train"
-    check = "check"
-
-
-class Hub(str, Enum):
-    huggingface = "huggingface"
-    modelscope = "modelscope"
-
-
-class Init(str, Enum):
-    pretrained = "pretrained"
-    random = "random"
-
-
-class Method(str, Enum):
-    full = "full"
-    lora = "lora"
-
-
-class Dtype(str, Enum):
-    bf16 = "bf16"
-    fp16 = "fp16"
-    fp32 = "fp32"
-
-
-class OffloadDevice(str, Enum):
-    none = "none"
-    cpu = "cpu"
-
-
-class OptimizerType(str, Enum):
-    AdamW = "AdamW"
-
-
-class Schedule(str, Enum):
-    constant = "constant"
-    linear = "linear"
-    cosine = "cosine"
-
-
-class Attention(str, Enum):
-    sdpa = "sdpa"
-    eager = "eager"
-
-
-class Device(str, Enum):
-    auto = "auto"
-    gpu = "gpu"
-    cpu = "cpu"
-
-
-class Backend(str, Enum):
-    spawn = "spawn"
-    torchrun = "torchrun"
-    deepspeed = "deepspeed"
-
-
-class TrackerName(str, Enum):
-    none = "none"
-    wandb = "wandb"
-
-
-class TrackerMode(str, Enum):
-    auto = "auto"
-    online = "online"
-    offline = "offline"
-
-
-class OverLength(str, Enum):
-    cut = "cut"
-    drop = "drop"
-
-
-class OnBad(str, Enum):
-    error = "error"
-    skip = "skip"
-
-
-class Source(str, Enum):
-    file = "file"
-    synthetic = "synthetic"
 
 
 @dataclass

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from glmexp.config.schema import DataConfig, OverLength
+from glmexp.config.choices import OverLength
+from glmexp.config.schema import DataConfig
 
 Message = dict[str, Any]
 

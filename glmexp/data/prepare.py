@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from glmexp.config.choices import OnBad, OverLength, Source
 from glmexp.config.errors import UserError
-from glmexp.config.schema import DataConfig, OnBad, OverLength, Source
+from glmexp.config.schema import DataConfig
 from glmexp.data.encode import DroppedSampleError, Limits, Message, Prompts, encode
 from glmexp.data.read import REMEMBERED, data_file, read
 from glmexp.data.store import Counts, TokenWriter, is_ready

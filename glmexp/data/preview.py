@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from glmexp.config.choices import Source
 from glmexp.config.errors import UserError
-from glmexp.config.schema import DataConfig, Source
+from glmexp.config.schema import DataConfig
 from glmexp.data.encode import DroppedSampleError, Encoded, Limits, Prompts, encode
 from glmexp.data.read import Found, read, visible
 from glmexp.data.store import IGNORED

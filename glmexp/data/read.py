@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from glmexp.config.choices import OnBad
 from glmexp.config.errors import UserError
-from glmexp.config.schema import DataConfig, OnBad
+from glmexp.config.schema import DataConfig
 from glmexp.data.encode import Message
 from glmexp.data.forms import FORMS_READ, Reader, SampleError
 

@@ -7,7 +7,8 @@ numbers, memory or speed is written out, no key that the chosen stage ignores is
 from typing import Any
 
 from glmexp.config.batch import solve
-from glmexp.config.schema import Config, Dtype, OffloadConfig, OffloadDevice, ScalerConfig
+from glmexp.config.choices import Dtype, OffloadDevice
+from glmexp.config.schema import Config, OffloadConfig, ScalerConfig
 from glmexp.config.zero import STAGES
 from glmexp.dsconfig.machine import Machine
 from glmexp.dsconfig.passthrough import merge

@@ -9,8 +9,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from glmexp.architecture import ChatGLMSpec, detect, from_glm_config, glm_config, preset, read_config
+from glmexp.config.choices import Init
 from glmexp.config.errors import UserError
-from glmexp.config.schema import Init, ModelConfig
+from glmexp.config.schema import ModelConfig
 from glmexp.models.errors import ModelLoadError
 from glmexp.models.source import local_folder, located
 

@@ -16,8 +16,9 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from glmexp.architecture.chatglm import ChatGLMSpec, refuse_dtype
 from glmexp.architecture.checkpoint import Weights
 from glmexp.architecture.keys import to_native
+from glmexp.config.choices import Hub, Init
 from glmexp.config.errors import UserError
-from glmexp.config.schema import Hub, Init, ModelConfig
+from glmexp.config.schema import ModelConfig
 from glmexp.models.description import Description, describe
 from glmexp.models.errors import ModelLoadError
 from glmexp.models.initialisation import random_model, restore_rotary_tables

@@ -8,8 +8,9 @@ from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 from transformers.pytorch_utils import Conv1D
 
+from glmexp.config.choices import Method
 from glmexp.config.errors import UserError, nearest
-from glmexp.config.schema import Method, MethodConfig, ModelConfig
+from glmexp.config.schema import MethodConfig, ModelConfig
 from glmexp.models.description import describe
 from glmexp.models.initialisation import from_config
 
@@ -28,11 +29,7 @@ ALL_LINEAR = "all-linear"
 def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Full name -> layer, for each linear layer except the output head."""
     head = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None
-    return {
-        name: layer
-        for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear | Conv1D) and layer is not head
-    }
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear | Conv1D) and layer is not head}
 
 
 def _leaves(names: Iterable[str]) -> list[str]:

@@ -10,8 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from glmexp.architecture.checkpoint import find_weights
+from glmexp.config.choices import Hub, Init
 from glmexp.config.errors import UserError
-from glmexp.config.schema import Hub, Init, ModelConfig
+from glmexp.config.schema import ModelConfig
 from glmexp.models.errors import ModelLoadError
 
 TINY = "tiny"

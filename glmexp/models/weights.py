@@ -13,8 +13,9 @@ import torch
 from glmexp.architecture.chatglm import ChatGLMSpec
 from glmexp.architecture.checkpoint import Header, Weights, find_weights, refuse_pointer, safetensors_header
 from glmexp.architecture.keys import INVERSE_FREQUENCIES, expected_shapes, shapes
+from glmexp.config.choices import Init
 from glmexp.config.errors import UserError
-from glmexp.config.schema import Init, ModelConfig
+from glmexp.config.schema import ModelConfig
 from glmexp.models.description import Description, describe
 from glmexp.models.errors import ModelLoadError
 

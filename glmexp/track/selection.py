@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from glmexp.config.schema import TrackerConfig, TrackerName
+from glmexp.config.choices import TrackerName
+from glmexp.config.schema import TrackerConfig
 from glmexp.track.background import BackgroundTracker
 from glmexp.track.base import NullTracker, Tracker
 

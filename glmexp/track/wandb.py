@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from glmexp.config.choices import TrackerMode
 from glmexp.config.errors import UserError
-from glmexp.config.schema import TrackerConfig, TrackerMode
+from glmexp.config.schema import TrackerConfig
 from glmexp.track.base import RunInfo, Tracker, figures, plain
 
 DEFAULT_PROJECT = "glmexp"

@@ -7,8 +7,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from glmexp.config.choices import Device, Dtype
 from glmexp.config.errors import UserError
-from glmexp.config.schema import Config, Device, Dtype, HardwareConfig
+from glmexp.config.schema import Config, HardwareConfig
 from glmexp.train.ranks import Ranks
 
 DTYPES = {Dtype.bf16: torch.bfloat16, Dtype.fp16: torch.float16, Dtype.fp32: torch.float32}

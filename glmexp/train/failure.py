@@ -4,8 +4,9 @@ import sys
 import traceback
 from dataclasses import dataclass
 
+from glmexp.config.choices import Method, OffloadDevice
 from glmexp.config.errors import UserError
-from glmexp.config.schema import Config, Method, OffloadDevice
+from glmexp.config.schema import Config
 from glmexp.trial.record import Phase, State
 
 GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "cudaErrorMemoryAllocation", "CUBLAS_STATUS_ALLOC_FAILED")

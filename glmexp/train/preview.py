@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 from glmexp.config import load
+from glmexp.config.choices import Source
 from glmexp.config.errors import UserError
-from glmexp.config.schema import Source
 from glmexp.trial.record import CONFIG, RankWriter, State
 
 SAMPLES = 5

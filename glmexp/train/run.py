@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from glmexp.config.schema import Config, Source
+from glmexp.config.choices import Source
+from glmexp.config.schema import Config
 from glmexp.train import device as devices
 from glmexp.train import logs, ops
 from glmexp.train.failure import PeerEnded, Where

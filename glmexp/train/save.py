@@ -12,7 +12,8 @@ from deepspeed.runtime.zero import GatheredParameters
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from glmexp.config.schema import Config, Method
+from glmexp.config.choices import Method
+from glmexp.config.schema import Config
 from glmexp.models.method import trainable_parameters
 from glmexp.models.source import TINY, local_folder
 
@@ -133,4 +134,6 @@ def _room(model: PreTrainedModel, lora: bool, folder: Path, rank: int) -> bool:
 
 def model_device(model: nn.Module) -> torch.device:
     """The device that collectives of this rank run on."""
-    return torch.device("cuda", torch.cuda.current_device()) if torch.distributed.get_backend() == "nccl" else torch.device("cpu")
+    return (
+        torch.device("cuda", torch.cuda.current_device()) if torch.distributed.get_backend() == "nccl" else torch.device("cpu")
+    )

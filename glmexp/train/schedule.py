@@ -6,7 +6,8 @@ from collections.abc import Callable
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from glmexp.config.schema import Schedule, SchedulerConfig
+from glmexp.config.choices import Schedule
+from glmexp.config.schema import SchedulerConfig
 
 
 def lr_factor(step: int, total: int, scheduler: SchedulerConfig) -> float:

@@ -4,7 +4,8 @@ import logging
 import math
 from dataclasses import dataclass
 
-from glmexp.config.schema import Config, Dtype
+from glmexp.config.choices import Dtype
+from glmexp.config.schema import Config
 from glmexp.train.failure import Diverged
 
 LOGGER = logging.getLogger(__name__)
@@ -83,8 +84,7 @@ class Skips:
             ways.insert(0, "precision=bf16 (where the device has it)")
             state = f" in fp16 (loss scale {scale:g}, {self.in_a_row} steps skipped before it)"
         raise Diverged(
-            f"step {step}: the loss is {loss}{state}; the weights were not touched by this step\n"
-            f"ways out: {', '.join(ways)}"
+            f"step {step}: the loss is {loss}{state}; the weights were not touched by this step\nways out: {', '.join(ways)}"
         )
 
     def summary(self) -> str | None:

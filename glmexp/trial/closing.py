@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.text import Text
 
-from glmexp.config.schema import Config, Dtype, OffloadDevice
+from glmexp.config.choices import Dtype, OffloadDevice
+from glmexp.config.schema import Config
 from glmexp.trial.record import LOG, State
 
 STYLES = {State.complete: "bold green", State.skipped: "bold yellow", State.interrupted: "bold yellow"}

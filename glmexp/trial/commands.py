@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from glmexp.config.schema import Backend
+from glmexp.config.choices import Backend
 from glmexp.trial.launcher import cleaned
 from glmexp.trial.orphan import TAG
 from glmexp.trial.placement import Placement

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from glmexp.config.choices import Backend, Device, Dtype
 from glmexp.config.errors import UserError
-from glmexp.config.schema import Backend, Config, Device, Dtype, LaunchConfig
+from glmexp.config.schema import Config, LaunchConfig
 from glmexp.dsconfig.machine import Machine
 from glmexp.trial.launcher import Outer, detect
 from glmexp.trial.machine import Gpu, Probe, probe

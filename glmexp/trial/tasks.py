@@ -10,11 +10,12 @@ from rich.console import Console
 
 from glmexp.architecture import detect
 from glmexp.config.batch import solve
+from glmexp.config.choices import Device, Source, Task
 from glmexp.config.compose import Composed
 from glmexp.config.errors import UserError
 from glmexp.config.files import save
 from glmexp.config.rules import warnings
-from glmexp.config.schema import Config, Device, Source, Task
+from glmexp.config.schema import Config
 from glmexp.dsconfig import build
 from glmexp.track.selection import preflight, tracker_for
 from glmexp.trial.placement import Placement, check_precision, resolve

@@ -31,7 +31,11 @@ def test_the_missing_numbers_are_derived(given_, world_size, solved):
 @pytest.mark.parametrize(
     ("given_", "world_size", "words"),
     [
-        (batch(micro=2, accumulation=2, total=7), 1, ["batch.total=7", "batch.micro=2", "batch.accumulation=2", "1 rank", "batch.total=4"]),
+        (
+            batch(micro=2, accumulation=2, total=7),
+            1,
+            ["batch.total=7", "batch.micro=2", "batch.accumulation=2", "1 rank", "batch.total=4"],
+        ),
         (batch(micro=2, total=7), 1, ["batch.total=7", "batch.total=6 or 8"]),
         (batch(micro=1, total=1), 2, ["batch.total=1", "2 ranks", "batch.total=2"]),
         (batch(), 1, ["batch.micro", "null"]),

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glmexp.config.schema import ColumnsConfig, DataConfig, OnBad, OverLength, Source
+from glmexp.config.choices import OnBad, OverLength, Source
+from glmexp.config.schema import ColumnsConfig, DataConfig
 
 END = 2
 

@@ -1,7 +1,7 @@
 import pytest
 from characters import Segment
 
-from glmexp.config.schema import OverLength
+from glmexp.config.choices import OverLength
 from glmexp.data.encode import DroppedSampleError, Limits, encode
 
 PROMPT = Segment([11, 12, 13, 14], False)

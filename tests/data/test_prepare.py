@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from characters import END, CharacterPrompts, Segment, data_config
 
+from glmexp.config.choices import OnBad, OverLength, Source
 from glmexp.config.errors import UserError
-from glmexp.config.schema import OnBad, OverLength, Source
 from glmexp.data import Samples, prepare
 from glmexp.data.store import Counts, TokenWriter
 

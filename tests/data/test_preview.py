@@ -1,6 +1,6 @@
 from characters import CharacterPrompts, data_config
 
-from glmexp.config.schema import OnBad, Source
+from glmexp.config.choices import OnBad, Source
 from glmexp.data.preview import render
 
 

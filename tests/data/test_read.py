@@ -3,8 +3,8 @@ import json
 import pytest
 from characters import data_config
 
+from glmexp.config.choices import OnBad
 from glmexp.config.errors import UserError
-from glmexp.config.schema import OnBad
 from glmexp.data.read import read
 
 QUESTION = {"role": "user", "content": "问"}

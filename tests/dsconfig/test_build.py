@@ -64,7 +64,9 @@ def test_pinning_can_be_turned_off():
 
 
 def test_raw_keys_are_added():
-    ds = build(compose(["+deepspeed.steps_per_print=50", "+deepspeed.zero_optimization.round_robin_gradients=true"]).config, CPU)
+    ds = build(
+        compose(["+deepspeed.steps_per_print=50", "+deepspeed.zero_optimization.round_robin_gradients=true"]).config, CPU
+    )
     assert ds["steps_per_print"] == 50
     assert ds["zero_optimization"]["round_robin_gradients"] is True
     assert ds["zero_optimization"]["stage"] == 2

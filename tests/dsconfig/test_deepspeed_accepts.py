@@ -31,7 +31,10 @@ class Recording(dict):
     def __init__(self, values, prefix="", read=None):
         self.prefix, self.read = prefix, set() if read is None else read
         super().__init__(
-            {key: Recording(value, f"{prefix}{key}.", self.read) if isinstance(value, dict) else value for key, value in values.items()}
+            {
+                key: Recording(value, f"{prefix}{key}.", self.read) if isinstance(value, dict) else value
+                for key, value in values.items()
+            }
         )
 
     def _note(self, key):

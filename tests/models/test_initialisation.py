@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import GPT2Config, PreTrainedModel
 
-from glmexp.config.schema import Hub, Init, ModelConfig
+from glmexp.config.choices import Hub, Init
+from glmexp.config.schema import ModelConfig
 from glmexp.models import build_model
 from glmexp.models.initialisation import random_model
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from glmexp.config.schema import Hub, Init, ModelConfig
+from glmexp.config.choices import Hub, Init
+from glmexp.config.schema import ModelConfig
 from glmexp.models import build_model, load_tokenizer
 from glmexp.models.prompts import prompts_for
 

@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GlmForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from glmexp.config.schema import Hub, Init, ModelConfig
+from glmexp.config.choices import Hub, Init
+from glmexp.config.schema import ModelConfig
 from glmexp.models import ModelLoadError, build_model, load_model
 from glmexp.models.load import load
 from glmexp.models.weights import check_weights

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from glmexp.config.schema import Hub, Init, ModelConfig
+from glmexp.config.choices import Hub, Init
+from glmexp.config.schema import ModelConfig
 from glmexp.models import ModelLoadError, locate
 from glmexp.models.source import _without_credentials, located
 
@@ -22,7 +23,8 @@ GOLDEN = ROOT / "tests" / "golden" / "chatglm2"
 SHA = "0123456789abcdef0123456789abcdef01234567"
 CHILD = """
 import json, sys
-from glmexp.config.schema import Hub, Init, ModelConfig
+from glmexp.config.choices import Hub, Init
+from glmexp.config.schema import ModelConfig
 from glmexp.models import ModelLoadError, locate
 path, init, revision, local_only = sys.argv[1:]
 model = ModelConfig(path=path, hub=Hub.huggingface, revision=revision or None, init=Init(init), template=None, rope_style=None,

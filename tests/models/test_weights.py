@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GlmConfig, GlmForCausalLM
 
+from glmexp.config.choices import Hub, Init
 from glmexp.config.errors import UserError
-from glmexp.config.schema import Hub, Init, ModelConfig
+from glmexp.config.schema import ModelConfig
 from glmexp.models import ModelLoadError, load_model, preflight
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "chatglm2"

@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers.integrations import HfDeepSpeedConfig
 
-from glmexp.config.schema import Hub, Init, ModelConfig
+from glmexp.config.choices import Hub, Init
+from glmexp.config.schema import ModelConfig
 from glmexp.models import ModelLoadError, build_model
 
 CPU = torch.device("cpu")

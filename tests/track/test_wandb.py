@@ -12,7 +12,8 @@ import pytest
 from offline_file import OfflineRun, read_offline
 
 from glmexp.config import UserError, compose
-from glmexp.config.schema import Config, TrackerConfig, TrackerMode, TrackerName
+from glmexp.config.choices import TrackerMode, TrackerName
+from glmexp.config.schema import Config, TrackerConfig
 from glmexp.track import NullTracker, RunInfo, preflight, tracker_for
 from glmexp.track.wandb import find_key, is_online, run_config
 

@@ -37,6 +37,11 @@ def plant(fault: str) -> None:
     from glmexp.train.loop import Loop
 
     kind, step, *rank = fault.split(":")
+    if kind == "disk":
+        import shutil
+
+        shutil.disk_usage = lambda path: shutil._ntuple_diskusage(100, 99, 1)  # type: ignore[attr-defined]
+        return
     if rank and rank[0] != os.environ["RANK"]:
         return
     forward = Loop.forward

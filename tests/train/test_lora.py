@@ -91,7 +91,7 @@ def tiny(method: Config) -> torch.nn.Module:
 def test_original_names_are_understood() -> None:
     asked = config("method.target_modules=[query_key_value,dense]")
     model = apply(tiny(asked), asked.method)
-    adapted = {name.split(".")[-3] for name, p in model.named_parameters() if p.requires_grad}
+    adapted = {name.split(".lora_")[0].rsplit(".", 1)[-1] for name, p in model.named_parameters() if p.requires_grad}
     assert adapted == {"q_proj", "k_proj", "v_proj", "o_proj"}
 
 

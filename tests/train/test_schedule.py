@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from glmexp.config.schema import Schedule, SchedulerConfig
+from glmexp.config.choices import Schedule
+from glmexp.config.schema import SchedulerConfig
 from glmexp.train.schedule import lr_at, lr_scheduler
 
 

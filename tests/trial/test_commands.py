@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from glmexp.config.schema import Backend
+from glmexp.config.choices import Backend
 from glmexp.dsconfig import Machine
 from glmexp.trial.commands import commands, free_port, plain_architectures, rank_environment
 from glmexp.trial.launcher import detect

@@ -1,0 +1,87 @@
+"""The words that a field with a fixed set of values takes on the command line."""
+
+from enum import Enum
+
+
+class Task(str, Enum):
+    train = "train"
+    check = "check"
+
+
+class Hub(str, Enum):
+    huggingface = "huggingface"
+    modelscope = "modelscope"
+
+
+class Init(str, Enum):
+    pretrained = "pretrained"
+    random = "random"
+
+
+class Method(str, Enum):
+    full = "full"
+    lora = "lora"
+
+
+class Dtype(str, Enum):
+    bf16 = "bf16"
+    fp16 = "fp16"
+    fp32 = "fp32"
+
+
+class OffloadDevice(str, Enum):
+    none = "none"
+    cpu = "cpu"
+
+
+class OptimizerType(str, Enum):
+    AdamW = "AdamW"
+
+
+class Schedule(str, Enum):
+    constant = "constant"
+    linear = "linear"
+    cosine = "cosine"
+
+
+class Attention(str, Enum):
+    sdpa = "sdpa"
+    eager = "eager"
+
+
+class Device(str, Enum):
+    auto = "auto"
+    gpu = "gpu"
+    cpu = "cpu"
+
+
+class Backend(str, Enum):
+    spawn = "spawn"
+    torchrun = "torchrun"
+    deepspeed = "deepspeed"
+
+
+class TrackerName(str, Enum):
+    none = "none"
+    wandb = "wandb"
+
+
+class TrackerMode(str, Enum):
+    auto = "auto"
+    online = "online"
+    offline = "offline"
+
+
+class OverLength(str, Enum):
+    cut = "cut"
+    drop = "drop"
+
+
+class OnBad(str, Enum):
+    error = "error"
+    skip = "skip"
+
+
+class Source(str, Enum):
+    file = "file"
+    synthetic = "synthetic"

@@ -1,0 +1,170 @@
+"""The worker as a process: by hand, several ranks, every way to end, and what it leaves behind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import MOVING, ROOT, RunTrial, sample_file, train_plainly, write_trial  # type: ignore[import-not-found]
+from torch.nn.functional import cross_entropy
+
+from glmexp.data import Samples, batches
+from glmexp.trial.record import Phase, State, read_rank
+
+
+def by_hand(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The worker started without a launcher."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
+    return subprocess.run(
+        [sys.executable, "-m", "glmexp.train", str(folder)],
+        env={**environment, "PYTHONPATH": str(ROOT), **variables}, capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+
+
+def test_by_hand_it_is_a_run_of_one_rank(tmp_path: Path) -> None:
+    folder = write_trial(tmp_path / "trial", [*MOVING, "train.max_steps=2", "launch.device=cpu"])
+    done = by_hand(folder)
+    assert done.returncode == 0, done.stderr
+    record = read_rank(folder, 0)
+    assert (record.outcome, record.phase) == (State.complete, Phase.done)
+    assert record.metrics["steps"] == 2
+    assert done.stdout == ""
+    assert all(" INFO " in line for line in done.stderr.splitlines()), done.stderr
+
+
+def test_two_ranks_say_each_thing_once(run_trial: RunTrial) -> None:
+    trial = run_trial("trial", *MOVING, "batch.micro=2", "batch.accumulation=2", "train.max_steps=2", ranks=2).ok()
+    for line in ("batch: micro 2 x accumulation 2 x ranks 2 = 8 samples", "data: 24 samples read", "rank 1: CPU", "optimizer: AdamW"):
+        assert trial.log.count(line) == 1, trial.log
+    assert trial.record(0).metrics["host_peak_gib"] > 0
+    assert trial.record(1).metrics == {}
+
+
+def test_the_figures_of_a_run(run_trial: RunTrial) -> None:
+    trial = run_trial("trial", *MOVING, "batch.micro=4", "batch.total=8").ok()
+    metrics = trial.record().metrics
+    assert set(metrics) == {
+        "tokens_per_second", "samples_per_second", "step_seconds", "mfu", "peak_allocated_gib", "peak_reserved_gib",
+        "host_peak_gib", "loss_first", "loss_last", "skipped_steps", "steps",
+    }  # fmt: skip
+    assert metrics["loss_first"] == trial.losses[0]
+    assert metrics["loss_last"] == trial.losses[-1]
+    assert (metrics["steps"], metrics["skipped_steps"], metrics["mfu"], metrics["peak_allocated_gib"]) == (8, 0, None, None)
+    assert metrics["samples_per_second"] == pytest.approx(8 / metrics["step_seconds"])
+    for number, line in enumerate(trial.metrics, start=1):
+        assert line["step"] == number
+        assert line["tokens_per_second"] == pytest.approx(line["tokens"] / line["step_seconds"])
+        assert (line["loss_scale"], line["skipped"], line["peak_allocated_gib"]) == (1.0, False, None)
+    samples = Samples.open(trial.folder)
+    order = batches(samples, micro=8, accumulation=1, rank=0, world=1, seed=42, pad_id=0, steps=8)
+    assert [line["tokens"] for line in trial.metrics] == [batch.tokens for (batch,) in order]
+
+
+def test_steps_follow_from_the_epochs(run_trial: RunTrial) -> None:
+    overrides = [*MOVING, "train.max_steps=null", "train.epochs=1.5", "batch.total=8", "scheduler=linear"]
+    trial = run_trial("trial", *overrides, "scheduler.warmup_steps=2", "scheduler.min_lr_ratio=0.1").ok()
+    assert len(trial.metrics) == 5  # 24 samples x 1.5 / 8, rounded up
+    assert [line["lr"] for line in trial.metrics] == pytest.approx([5e-4, 1e-3, 7e-4, 4e-4, 1e-4])
+
+
+LOADS = """
+import sys
+for name in ("glmexp", "omegaconf", "hydra", "deepspeed"):
+    sys.modules[name] = None
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+model, tokenizer = AutoModelForCausalLM.from_pretrained(sys.argv[1]), AutoTokenizer.from_pretrained(sys.argv[1])
+assert model.config.use_cache and all(p.numel() for p in model.parameters())
+torch.save(model(torch.load(sys.argv[2])).logits, sys.argv[3])
+assert tokenizer.decode(model.generate(**tokenizer("你好", return_tensors="pt"), max_new_tokens=4)[0])
+"""
+
+
+@pytest.mark.parametrize(("stage", "ranks"), [(0, 1), (3, 2)])
+def test_the_export_is_the_trained_model_without_glmexp(run_trial: RunTrial, tmp_path: Path, stage: int, ranks: int) -> None:
+    extra = ["zero.stage3_param_persistence_threshold=0"] if stage == 3 else []
+    overrides = [*MOVING, f"zero=stage{stage}", "batch.total=8", "batch.micro=4", "train.max_steps=4", *extra]
+    trial = run_trial("trial", *overrides, "train.save_weights=true", ranks=ranks).ok()
+    plain = train_plainly(write_trial(tmp_path / "plain", overrides))
+    ids = torch.randint(0, 1000, (2, 16), generator=torch.Generator().manual_seed(0))
+    torch.save(ids, tmp_path / "ids.pt")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    arguments = [str(trial.folder / "export"), str(tmp_path / "ids.pt"), str(tmp_path / "logits.pt")]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    with torch.no_grad():
+        expected = plain.model(ids).logits
+    found = torch.load(tmp_path / "logits.pt")
+    before = cross_entropy(expected[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    after = cross_entropy(found[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    assert float((found - expected).abs().max()) < 5e-3 * float(expected.abs().max())
+    assert float(before) == pytest.approx(float(after), abs=1e-3)
+    assert not list(trial.folder.glob(".export*"))
+
+
+def test_a_full_disk_leaves_the_run_complete(run_trial: RunTrial) -> None:
+    trial = run_trial("trial", *MOVING, "train.max_steps=1", "train.save_weights=true", extra={"TEST_FAULT": "disk:0"}).ok()
+    assert "the weights were not written" in trial.log
+    assert not (trial.folder / "export").exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "state", "words"),
+    [
+        ("gpu_memory:2:1", State.oom, ["training, step 2", "batch.micro=2", "activation=checkpoint", "data.max_length"]),
+        ("host_memory:2:1", State.oom_host, ["training, step 2", "launch.ranks"]),
+        ("bug:2:1", State.failed, ["ValueError: a shape is wrong", "step 2"]),
+    ],
+)
+def test_one_rank_that_fails_ends_the_run(run_trial: RunTrial, fault: str, state: State, words: list[str]) -> None:
+    trial = run_trial("trial", *MOVING, "batch.micro=2", ranks=2, extra={"TEST_FAULT": fault})
+    assert trial.codes == [1, 1]
+    record = trial.record(1)
+    assert record.outcome is state
+    for word in words:
+        assert word in record.error, record.error
+    assert len(record.error.splitlines()) <= 6
+    assert "Traceback" in trial.log
+    assert trial.record(0).outcome is State.failed  # its connection is gone
+
+
+def test_bad_data_is_told_by_the_rank_that_reads_it(run_trial: RunTrial, tmp_path: Path) -> None:
+    path = sample_file(tmp_path / "bad.jsonl")
+    path.write_text('{"content": "坏", "summary": }\n' + path.read_text())
+    trial = run_trial("trial", *MOVING, f"data.path={path}", ranks=2)
+    assert trial.codes == [1, 1]
+    assert trial.record(0).outcome is State.invalid
+    assert "bad.jsonl:1" in trial.record(0).error
+    assert trial.record(1).outcome is None  # it has nothing to tell
+    assert "Traceback" not in trial.log
+
+
+def test_another_number_of_ranks_than_the_folder_was_written_for(tmp_path: Path) -> None:
+    folder = write_trial(tmp_path / "trial", [*MOVING, "batch.total=8", "batch.micro=2", "launch.device=cpu"], ranks=2)
+    assert by_hand(folder).returncode == 1
+    record = read_rank(folder, 0)
+    assert record.outcome is State.invalid
+    assert "2 ranks" in record.error
+
+
+def test_synthetic_data_needs_no_tokenizer(run_trial: RunTrial) -> None:
+    overrides = [*MOVING, "data.source=synthetic", "data.max_length=32", "train.max_steps=2", "train.save_weights=true"]
+    trial = run_trial("trial", *overrides, "batch.micro=4").ok()
+    assert [line["tokens"] for line in trial.metrics] == [128, 128]
+    assert (trial.folder / "export" / "model.safetensors").is_file()
+
+
+def test_an_original_folder_trains_at_stage3_on_two_ranks(run_trial: RunTrial, tmp_path: Path) -> None:
+    golden = ROOT / "tests" / "golden" / "chatglm2"
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).write_bytes((golden / name).read_bytes())
+    overrides = ["model=auto", f"model.path={folder}", "data.source=synthetic", "data.max_length=16", "precision=fp32"]
+    more = ["zero=stage3", "zero.stage3_param_persistence_threshold=0", "train.max_steps=2", "batch.micro=2", "optimizer.lr=1e-3"]
+    trial = run_trial("trial", *overrides, *more, ranks=2).ok()
+    assert trial.losses[1] < trial.losses[0] + 1
