@@ -90,8 +90,8 @@ def check_targets(model: ModelConfig, method: MethodConfig) -> None:
 def apply(model: PreTrainedModel, method: MethodConfig) -> PreTrainedModel:
     """The model with its trainable parameters chosen.
 
-    LoRA draws its matrices from torch's generator: seed it alike on every rank, since at ZeRO stage 3 each rank keeps its part of
-    its own draw. The adapters are ordinary whole tensors in the base layers' dtype; ``deepspeed.initialize`` partitions them.
+    LoRA draws its matrices from torch's generator: seed it alike on every rank, since at ZeRO stage 3 each rank keeps its
+    part of its own draw. The adapters are whole tensors in the base layers' dtype; ``deepspeed.initialize`` partitions them.
 
     Raises:
         UserError: a target names no linear layer.

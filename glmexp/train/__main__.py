@@ -46,7 +46,7 @@ def run(folder: Path, ranks: Ranks, writer: RankWriter) -> bool:
         from glmexp.train.run import Run
 
         metrics = Run(folder, config, ranks, writer, where).execute()
-    except failure.PeerEnded as error:
+    except failure.PeerEndedError as error:
         LOGGER.warning("stopped: %s", error)
         return False
     except BaseException as error:
@@ -61,7 +61,7 @@ def record_failure(error: BaseException, config: Config | None, where: failure.W
     where.note_peak()
     state, message = failure.describe(error, config, where)
     writer.finish(state, message)
-    if not isinstance(error, UserError | failure.Diverged):
+    if not isinstance(error, UserError | failure.DivergedError):
         LOGGER.error("%s", "".join(traceback.format_exception(error)).rstrip())
     LOGGER.error("%s: %s", state.value, message)
 

@@ -54,9 +54,10 @@ def describe(device: torch.device) -> str:
     if device.type != "cuda":
         return f"CPU, {torch.get_num_threads()} threads"
     found = torch.cuda.get_device_properties(device)
-    bus = getattr(found, "pci_bus_id", None)
+    # Absent from older PyTorch, and from the stubs of newer ones.
+    domain, bus, slot = (getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
-    place = "" if bus is None else f", PCI {getattr(found, 'pci_domain_id', 0):04x}:{bus:02x}:{found.pci_device_id:02x}"
+    place = "" if bus is None or slot is None else f", PCI {domain or 0:04x}:{bus:02x}:{slot:02x}"
     return f"{device} {found.name}{place}, {found.total_memory / GIB:.1f} GiB, CUDA_VISIBLE_DEVICES={visible}"
 
 

@@ -38,7 +38,7 @@ def batch_numbers(ds_config: dict[str, Any], world_size: int) -> tuple[int, int,
 
 
 def partition_on_load(ds_config: dict[str, Any]) -> HfDeepSpeedConfig | None:
-    """At stage 3, what makes transformers partition each weight as it is read; it must be kept alive until the engine is built."""
+    """At stage 3, what makes transformers partition each weight as it is read; to be kept alive until the engine is built."""
     if ds_config.get("zero_optimization", {}).get("stage") != 3:
         return None
     return HfDeepSpeedConfig(copy.deepcopy(ds_config))

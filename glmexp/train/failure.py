@@ -13,11 +13,11 @@ GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "cudaErrorMemor
 HOST_MEMORY = ("DefaultCPUAllocator", "Cannot allocate memory", "std::bad_alloc", "not enough memory: you tried to allocate")
 
 
-class Diverged(Exception):
+class DivergedError(Exception):
     """The numbers have left the finite range for good; the message gives the step and the ways out."""
 
 
-class PeerEnded(Exception):
+class PeerEndedError(Exception):
     """Another rank has ended and has told why, so this one has nothing to tell."""
 
 
@@ -44,17 +44,19 @@ def describe(error: BaseException, config: Config | None, where: Where) -> tuple
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, UserError):
         return State.invalid, str(error)
-    if isinstance(error, Diverged):
+    if isinstance(error, DivergedError):
         return State.diverged, str(error)
     if isinstance(error, MemoryError) or any(mark in text for mark in HOST_MEMORY) or _pins_memory(error):
         return State.oom_host, _out_of_host_memory(error, config, where)
     if type(error).__name__ == "OutOfMemoryError" or any(mark in text for mark in GPU_MEMORY):
         return State.oom, _out_of_gpu_memory(error, config, where)
-    return State.failed, f"{_place(where)}: {_first_line(text)}"
+    if isinstance(error, KeyboardInterrupt):
+        return State.interrupted, f"interrupted ({_place(where)})"
+    return State.failed, f"{_place(where)}: {type(error).__name__}: {_first_line(str(error))}"
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "unknown error")[:400]
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")[:400]
 
 
 def _place(where: Where) -> str:
@@ -85,8 +87,8 @@ def _out_of_gpu_memory(error: BaseException, config: Config | None, where: Where
         advice.append("offload=cpu_all")
     if config.method.name is Method.full:
         advice.append("method=lora")
-    advice.append(f"a smaller data.max_length (now {config.data.max_length})")
-    return "\n".join([*lines, "try " + ", ".join(advice[:4])])
+    shorter = f"a smaller data.max_length (now {config.data.max_length})"
+    return "\n".join([*lines, "try " + ", ".join([*advice[:4], shorter])])
 
 
 def _out_of_host_memory(error: BaseException, config: Config | None, where: Where) -> str:

@@ -25,9 +25,9 @@ FLOOR_REACHED = "Current loss scale already at minimum"
 class Loop:
     """Runs optimizer steps on a DeepSpeed engine.
 
-    The loss is the mean over the target tokens of the whole global batch, whatever the accumulation and the number of ranks: each
-    micro batch contributes its summed cross entropy over the number of targets of all micro batches of all ranks. A mean of means
-    would weigh a token by the company it is in.
+    The loss is the mean over the target tokens of the whole global batch, whatever the accumulation and the number of
+    ranks: each micro batch contributes its summed cross entropy over the number of targets of all micro batches of all
+    ranks. A mean of means would weigh a token by the company it is in.
     """
 
     def __init__(self, engine: DeepSpeedEngine, config: Config, steps: int, writer: RankWriter, where: Where) -> None:
@@ -45,7 +45,7 @@ class Loop:
         """One optimizer step for each list of micro batches.
 
         Raises:
-            Diverged: the loss is not finite, or skipping steps leads nowhere. The weights of the last applied step stand.
+            DivergedError: the loss is not finite, or skipping steps leads nowhere. The weights of the last applied step stand.
         """
         self.engine.train()
         for step in range(1, self.steps + 1):

@@ -1,7 +1,7 @@
 """DeepSpeed's compiled optimizers: built or found before any weights are read, or refused with the real reason.
 
-DeepSpeed compiles an op when it is first used, which is after the model is loaded, and torch guards the build with a lock file that
-a killed build leaves behind: every later run then waits for ever (torch.utils.file_baton).
+DeepSpeed compiles an op when it is first used, which is after the model is loaded, and torch guards the build with a lock
+file that a killed build leaves behind: every later run then waits for ever (torch.utils.file_baton).
 """
 
 import fcntl
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +92,8 @@ def ensure(ds_config: dict[str, Any]) -> None:
 def _turn(folder: Path) -> Iterator[None]:
     """Holds a lock of our own that, unlike torch's, the kernel drops with its process."""
     with (folder / "glmexp.lock").open("w") as handle:
-        try:
+        with suppress(OSError):  # a file system without locks: torch's own lock still stands
             fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks: torch's own lock still stands
-            pass
         yield
 
 

@@ -16,7 +16,7 @@ from glmexp.config.choices import Source
 from glmexp.config.schema import Config
 from glmexp.train import device as devices
 from glmexp.train import logs, ops
-from glmexp.train.failure import PeerEnded, Where
+from glmexp.train.failure import PeerEndedError, Where
 from glmexp.train.ranks import Ranks
 from glmexp.trial.record import DS_CONFIG, METRICS, Phase, RankWriter, read_rank
 
@@ -193,7 +193,7 @@ class Run:
         """Returns when the node's first rank has the model's files checked and the data tokenised, as its record tells.
 
         Raises:
-            PeerEnded: it has ended before that.
+            PeerEndedError: it has ended before that.
         """
         leader = self.ranks.rank - self.ranks.local_rank
         while True:
@@ -201,7 +201,7 @@ class Run:
             # An older record is that of an earlier run of this folder.
             if record is not None and record.updated >= self.started - CLOCK_SLACK_SECONDS:
                 if record.outcome is not None or not _is_alive(record.pid):
-                    raise PeerEnded(f"rank {leader} has ended: {record.outcome.value if record.outcome else 'killed'}")
+                    raise PeerEndedError(f"rank {leader} has ended: {record.outcome.value if record.outcome else 'killed'}")
                 if record.phase not in (Phase.starting, Phase.tokenising):
                     return
             time.sleep(0.05)

@@ -31,8 +31,8 @@ def save(
 ) -> Path | None:
     """Writes ``FOLDER/export/`` in the compute dtype, whole or not at all; all ranks call it together, rank 0 writes.
 
-    A full model is written with its native keys and config.json, LoRA as a PEFT adapter. If the disk has no room for it, a warning
-    says so and the run goes on to its end: the measurements stand.
+    A full model is written with its native keys and config.json, LoRA as a PEFT adapter. If the disk has no room for it, a
+    warning says so and the run goes on to its end: the measurements stand.
 
     Returns:
         The export folder, on rank 0, or None.

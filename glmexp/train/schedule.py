@@ -13,8 +13,8 @@ from glmexp.config.schema import SchedulerConfig
 def lr_factor(step: int, total: int, scheduler: SchedulerConfig) -> float:
     """Share of ``optimizer.lr`` that applied step ``step`` (from 1) of ``total`` runs at.
 
-    Step k of the warm-up runs at k / warmup_steps, so that no step runs at 0 (DeepSpeed's own WarmupLR runs its first two there).
-    The peak is the last warm-up step; from there the decay reaches ``min_lr_ratio`` exactly at the last step.
+    Step k of the warm-up runs at k / warmup_steps, so that no step runs at 0 (DeepSpeed's own WarmupLR runs its first two
+    there). The peak is the last warm-up step; from there the decay reaches ``min_lr_ratio`` exactly at the last step.
     """
     if step < scheduler.warmup_steps:
         return step / scheduler.warmup_steps

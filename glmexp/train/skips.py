@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from glmexp.config.choices import Dtype
 from glmexp.config.schema import Config
-from glmexp.train.failure import Diverged
+from glmexp.train.failure import DivergedError
 
 LOGGER = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Skips:
         return self.config.precision.dtype is Dtype.fp16 and self.config.scaler.loss_scale == 0
 
     def record(self, step: int, skipped: bool, scale: float, next_scale: float) -> None:
-        """Tells of a skipped step in one line. Raises Diverged if skipping leads nowhere.
+        """Tells of a skipped step in one line. Raises DivergedError if skipping leads nowhere.
 
         Args:
             scale: the loss scale that the step used.
@@ -52,28 +52,28 @@ class Skips:
         if self.in_a_row >= PATIENCE:
             raise self.given_up(step, next_scale)
 
-    def at_floor(self, step: int, scale: float) -> Diverged:
+    def at_floor(self, step: int, scale: float) -> DivergedError:
         """For DeepSpeed's own end: the scale is at its floor and the gradients still overflow."""
         self.in_a_row += 1
         self.total += 1
         return self.given_up(step, scale)
 
-    def given_up(self, step: int, scale: float) -> Diverged:
+    def given_up(self, step: int, scale: float) -> DivergedError:
         """The end of a run whose steps are all skipped."""
         lr = f"a lower optimizer.lr (now {self.config.optimizer.lr:g})"
         if self.config.precision.dtype is not Dtype.fp16:
-            return Diverged(
+            return DivergedError(
                 f"step {step}: gradients were not finite for {self.in_a_row} steps in a row, so none was applied\n"
                 f"ways out: {lr}, or look at the data of these steps"
             )
         stands = "the loss scale is at its floor" if self.dynamic else "the loss scale is static at"
-        return Diverged(
+        return DivergedError(
             f"step {step}: fp16 overflow; {stands} {scale:g} and {self.in_a_row} steps in a row were skipped "
             f"({self.total} in all)\nways out: precision=bf16 (where the device has it), or {lr}"
         )
 
     def refuse_loss(self, step: int, loss: float, scale: float) -> None:
-        """Raises Diverged for a loss that is not finite, before its gradients reach the weights."""
+        """Raises DivergedError for a loss that is not finite, before its gradients reach the weights."""
         if math.isfinite(loss):
             return
         ways = [f"a lower optimizer.lr (now {self.config.optimizer.lr:g})", "more scheduler.warmup_steps"]
@@ -83,7 +83,7 @@ class Skips:
         if self.config.precision.dtype is Dtype.fp16:
             ways.insert(0, "precision=bf16 (where the device has it)")
             state = f" in fp16 (loss scale {scale:g}, {self.in_a_row} steps skipped before it)"
-        raise Diverged(
+        raise DivergedError(
             f"step {step}: the loss is {loss}{state}; the weights were not touched by this step\nways out: {', '.join(ways)}"
         )
 

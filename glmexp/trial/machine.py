@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,3 +224,15 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def loopback_answers() -> bool:
+    """Whether 127.0.0.1, where the ranks of one node meet, can be reached: not in a network namespace whose ``lo`` is down."""
+    with socket.socket() as server:
+        try:
+            server.bind(("127.0.0.1", 0))
+            server.listen()
+            with socket.create_connection(server.getsockname(), timeout=5):
+                return True
+        except OSError:
+            return False

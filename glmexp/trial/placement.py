@@ -9,7 +9,7 @@ from glmexp.config.errors import UserError
 from glmexp.config.schema import Config, LaunchConfig
 from glmexp.dsconfig.machine import Machine
 from glmexp.trial.launcher import Outer, detect
-from glmexp.trial.machine import Gpu, Probe, probe
+from glmexp.trial.machine import Gpu, Probe, loopback_answers, probe
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,11 @@ def resolve(config: Config, environ: Mapping[str, str], found: Probe | None = No
     )
     if launching:
         check_precision(config.precision.dtype, placement)
+        if outer is None and not loopback_answers():
+            raise UserError(
+                "the loopback interface does not answer, and the ranks of a run meet at 127.0.0.1.\n"
+                "Bring it up: `ip link set lo up`."
+            )
     return placement
 
 

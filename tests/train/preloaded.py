@@ -1,7 +1,7 @@
 """A process that has imported what a worker needs and forks one child a rank, which spares each trial the imports.
 
-Reads one JSON line a trial, {"folder", "environments": [one dict a rank]}, and answers with the list of exit codes. A child that
-does not end within TIMEOUT_SECONDS is killed and counts as 124.
+Reads one JSON line a trial, {"folder", "environments": [one dict a rank]}, and answers with the list of exit codes. A child
+that does not end within TIMEOUT_SECONDS is killed and counts as 124.
 """
 
 import json
@@ -43,6 +43,12 @@ def plant(fault: str) -> None:
         shutil.disk_usage = lambda path: shutil._ntuple_diskusage(100, 99, 1)  # type: ignore[attr-defined]
         return
     if rank and rank[0] != os.environ["RANK"]:
+        return
+    if kind == "slow":
+        import glmexp.data
+
+        prepare = glmexp.data.prepare
+        glmexp.data.prepare = lambda *arguments: (time.sleep(int(step)), prepare(*arguments))
         return
     forward = Loop.forward
 

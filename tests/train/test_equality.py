@@ -1,7 +1,7 @@
 """ZeRO stages, ranks, accumulation, offload and checkpointing change speed and memory, and no number."""
 
 import pytest
-from conftest import MOVING, Plain, RunTrial, train_plainly, write_trial  # type: ignore[import-not-found]
+from worker_trials import MOVING, Plain, RunTrial, train_plainly, write_trial  # type: ignore[import-not-found]
 
 CLOSE = 5e-4
 

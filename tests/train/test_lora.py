@@ -1,4 +1,4 @@
-"""LoRA: the same numbers at every stage as plain PEFT, an adapter that loads without glmexp, targets that are told apart early."""
+"""LoRA: the numbers of plain PEFT at every stage, an adapter that loads without glmexp, wrong targets refused early."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import MOVING, RunTrial, train_plainly, write_trial  # type: ignore[import-not-found]
+from worker_trials import MOVING, RunTrial, train_plainly, write_trial  # type: ignore[import-not-found]
 
 from glmexp.config import UserError, compose
 from glmexp.config.schema import Config
@@ -29,9 +29,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("stage", "ranks", "activation"), [(0, 1, "none"), (1, 2, "none"), (2, 1, "checkpoint"), (3, 1, "none"), (3, 2, "checkpoint")]
+    ("stage", "ranks", "activation"),
+    [(0, 1, "none"), (1, 2, "none"), (2, 1, "checkpoint"), (3, 1, "none"), (3, 2, "checkpoint")],
 )
-def test_every_stage_equals_plain_peft(run_trial: RunTrial, plain: list[float], stage: int, ranks: int, activation: str) -> None:
+def test_every_stage_equals_plain_peft(
+    run_trial: RunTrial, plain: list[float], stage: int, ranks: int, activation: str
+) -> None:
     extra = ["zero.stage3_param_persistence_threshold=0"] if stage == 3 else []
     overrides = [*LORA, f"zero=stage{stage}", f"activation={activation}", *extra]
     overrides.append("batch.micro=2" if ranks == 2 else "batch.micro=4")

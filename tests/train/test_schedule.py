@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -19,7 +21,7 @@ def test_linear_peaks_at_the_end_of_the_warmup_and_ends_at_the_last_step() -> No
     assert found[0] == 0.5
     assert found[1] == max(found) == 1.0
     assert found[9] == 0.0
-    steps = [a - b for a, b in zip(found[1:], found[2:], strict=False)]
+    steps = [a - b for a, b in pairwise(found[1:])]
     assert steps == pytest.approx([1 / 8] * 8)
 
 

@@ -1,7 +1,7 @@
 """Gradients and losses that are not finite: skipped, recorded, and in the end given up with a reason."""
 
 import pytest
-from conftest import MOVING, RunTrial  # type: ignore[import-not-found]
+from worker_trials import MOVING, RunTrial  # type: ignore[import-not-found]
 
 from glmexp.trial.record import State
 
@@ -11,7 +11,9 @@ SCALED = [*MOVING, "precision=fp16", "batch.micro=4"]
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_an_overflow_is_a_skipped_step(run_trial: RunTrial, stage: int) -> None:
-    trial = run_trial("trial", *SCALED, f"zero=stage{stage}", "scaler.initial_scale_power=21", "scaler.hysteresis=1", extra=FP16).ok()
+    trial = run_trial(
+        "trial", *SCALED, f"zero=stage{stage}", "scaler.initial_scale_power=21", "scaler.hysteresis=1", extra=FP16
+    ).ok()
     skipped = [line for line in trial.metrics if line["skipped"]]
     applied = [line for line in trial.metrics if not line["skipped"]]
     assert trial.metrics[0]["skipped"]

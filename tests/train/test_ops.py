@@ -1,0 +1,120 @@
+"""The compiled optimizers: which one, a build that fails, and a lock that a dead build left."""
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from worker_trials import MOVING, RunTrial  # type: ignore[import-not-found]
+
+from glmexp.config import compose
+from glmexp.dsconfig import Machine, build
+from glmexp.train import ops
+from glmexp.trial.record import Phase, State
+
+
+@pytest.mark.parametrize(
+    ("overrides", "device", "name"),
+    [
+        (["zero=stage2"], "cpu", None),
+        (["zero=stage2"], "gpu", None),
+        (["zero=stage2", "offload=cpu"], "cpu", "CPUAdamBuilder"),
+        (["zero=stage3", "offload=cpu_all"], "gpu", "CPUAdamBuilder"),
+    ],
+)
+def test_the_op_of_a_config(overrides: list[str], device: str, name: str | None) -> None:
+    assert ops.builder_name(build(compose(overrides).config, Machine(1, device))) == name  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name"), [("AdamW", "FusedAdamBuilder"), ("Lion", "FusedLionBuilder"), ("SGD", None), ("Adagrad", None)]
+)
+def test_the_op_of_raw_deepspeed_keys(optimizer: str, name: str | None) -> None:
+    assert ops.builder_name({"optimizer": {"type": optimizer, "params": {}}}) == name
+
+
+def test_arch_list_and_path_are_mended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "ninja").touch()
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    environ = {"TORCH_CUDA_ARCH_LIST": "8.0 9.0a;10.0f+PTX", "PATH": "/usr/bin"}
+    ops.prepare_environment(environ)
+    ops.prepare_environment(environ)
+    assert environ == {"TORCH_CUDA_ARCH_LIST": "8.0 9.0;10.0+PTX", "PATH": f"{tmp_path}:/usr/bin"}
+
+
+def test_a_lock_that_nobody_holds_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    with caplog.at_level(logging.WARNING):
+        ops._wait_for_builder(lock, "cpu_adam")
+    assert not lock.exists()
+    assert str(lock) in caplog.text
+
+
+def test_a_live_build_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lock = tmp_path / "lock"
+    # As torch.utils.file_baton: the descriptor stays open until the build is done.
+    descriptor = os.open(lock, os.O_CREAT | os.O_EXCL)
+    ended = []
+
+    def finish() -> None:
+        time.sleep(0.6)
+        ended.append(time.monotonic())
+        os.close(descriptor)
+        lock.unlink()
+
+    threading.Thread(target=finish).start()
+    with caplog.at_level(logging.INFO):
+        ops._wait_for_builder(lock, "cpu_adam")
+    assert time.monotonic() >= ended[0]
+    assert caplog.text.count("waiting for it") == 1
+    assert "removed" not in caplog.text
+
+
+def test_a_lock_of_another_host_is_left_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    monkeypatch.setattr(ops, "_on_network", lambda path: True)
+    assert not ops._left_behind(lock)
+    old = time.time() - ops.FOREIGN_LOCK_SECONDS - 1
+    os.utime(lock, (old, old))
+    assert ops._left_behind(lock)
+
+
+def test_network_file_systems_are_known(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/home {tmp_path} nfs4 rw 0 0\n")
+    assert ops._on_network(tmp_path / "cache", mounts)
+    assert not ops._on_network(Path("/usr"), mounts)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[1/3] g++ -c x\nFAILED: x.o\nx.cpp:3:1: error: expected ';'\nninja: build stopped", "x.cpp:3:1: error: expected ';'"),
+        (
+            "[1/3] g++-99 -c x\nFAILED: x.o\n/bin/sh: 1: g++-99: not found\nninja: build stopped",
+            "/bin/sh: 1: g++-99: not found",
+        ),
+        ("", "no output"),
+    ],
+)
+def test_the_first_error_of_a_build(text: str, line: str) -> None:
+    assert ops.first_error(text) == line
+
+
+def test_a_compiler_that_fails_is_told_before_the_model_loads(run_trial: RunTrial, tmp_path: Path) -> None:
+    (tmp_path / "extensions" / "cpu_adam").mkdir(parents=True)
+    (tmp_path / "extensions" / "cpu_adam" / "lock").touch()  # as a killed build leaves it
+    broken = {"CXX": "/bin/false", "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
+    trial = run_trial("trial", *MOVING, "zero=stage2", "offload=cpu", extra=broken)
+    record = trial.record()
+    assert (trial.codes, record.outcome, record.phase) == ([1], State.invalid, Phase.building)
+    for word in ("cpu_adam", "CXX=/bin/false", "offload=none", "compiler", "CUDA"):
+        assert word in record.error, record.error
+    assert len(record.error.splitlines()) <= 6
+    assert "removed" in trial.log
+    assert "ds_opt_adam" not in trial.log.splitlines()[-1]
+    assert "trainable parameters" not in trial.log
