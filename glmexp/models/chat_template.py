@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from glmexp.config.errors import UserError
-from glmexp.models.prompts import Message, Prompts, Segment, end_id, require_answer
+from glmexp.models.conversation import Message, Prompts, Segment, end_id, require_answer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -10,9 +10,10 @@ from tokenizers import AddedToken, Tokenizer, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from glmexp.models import sentencepiece_bpe, tiktoken_bpe
+from glmexp.models.conversation import TEMPLATE_KEY, Message, check_template
 from glmexp.models.errors import ModelLoadError
 from glmexp.models.original_template import original_template, read_json
-from glmexp.models.prompts import TEMPLATE_KEY, Message, check_template, prompts_for
+from glmexp.models.prompts import prompts_for
 from glmexp.models.source import local_folder
 
 _MASKS = ("[MASK]", "[gMASK]", "[sMASK]")

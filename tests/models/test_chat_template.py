@@ -7,7 +7,8 @@ from transformers import PreTrainedTokenizerFast
 
 from glmexp.config.errors import UserError
 from glmexp.models import load_tokenizer
-from glmexp.models.prompts import TEMPLATE_KEY, prompts_for
+from glmexp.models.conversation import TEMPLATE_KEY
+from glmexp.models.prompts import prompts_for
 
 SPECIALS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>")
 CHATML = (

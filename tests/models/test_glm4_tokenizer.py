@@ -9,7 +9,8 @@ from transformers import AutoTokenizer
 
 from glmexp.config.errors import UserError
 from glmexp.models import ModelLoadError, load_tokenizer
-from glmexp.models.prompts import TEMPLATE_KEY, prompts_for
+from glmexp.models.conversation import TEMPLATE_KEY
+from glmexp.models.prompts import prompts_for
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tokenizer" / "glm4"
 STRINGS = json.loads((GOLDEN / "expected.json").read_text(encoding="utf-8"))["strings"]

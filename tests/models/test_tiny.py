@@ -5,7 +5,8 @@ from pathlib import Path
 
 import glmexp.models
 from glmexp.models import load_tokenizer
-from glmexp.models.prompts import TEMPLATE_KEY, prompts_for
+from glmexp.models.conversation import TEMPLATE_KEY
+from glmexp.models.prompts import prompts_for
 
 FOLDER = Path(glmexp.models.__file__).parent / "tiny"
 

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from glmexp.config.errors import UserError
 from glmexp.models import ModelLoadError, load_tokenizer
-from glmexp.models.prompts import TEMPLATE_KEY
+from glmexp.models.conversation import TEMPLATE_KEY
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tokenizer"
 EXPECTED = json.loads((GOLDEN / "expected.json").read_text(encoding="utf-8"))
