@@ -13,7 +13,6 @@ help: ## list the targets
 
 $(VENV)/ready: pyproject.toml constraints/cpu.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --upgrade "pip>=24"
 	$(if $(CONSTRAINT),$(BIN)/python -m pip install -q $(CONSTRAINT) torch)
 	DS_BUILD_OPS=0 $(BIN)/python -m pip install -q $(CONSTRAINT) -e ".[dev]"
 	touch $@
