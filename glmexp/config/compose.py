@@ -6,9 +6,9 @@ Hydra is imported where it is used: a rank imports this package to load a saved 
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -22,6 +22,7 @@ from glmexp.config.wording import from_hydra
 VERSION_BASE = "1.3"
 SECRET = re.compile(r"oc\.env\s*:\s*([^,}]*(?:KEY|TOKEN|SECRET|PASSWORD)[^,}]*)", re.IGNORECASE)
 CREDENTIALS = re.compile(r"(\w+://)[^/\s@]+@")
+NO_OPTION = re.compile(r"""$|[-+.\d\[{]|(null|true|false|nan|inf|''|"")$""")
 EXPERIMENT_MAY_SET = ("mode", "sweeper.params", "run.dir", "sweep.dir")
 
 
@@ -82,12 +83,12 @@ def from_composition(task: DictConfig, hydra: DictConfig) -> Composed:
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Raises UserError for overrides that Hydra must not see: secrets, and lists of numbers where a group's option is due."""
+    """Raises UserError for overrides that Hydra must not see: secrets, and values where the name of an option is due."""
     refuse_secrets(overrides)
-    groups = {item.name for item in fields(Config)}
+    groups = {name for name, kind in get_type_hints(Config).items() if is_dataclass(kind) and name != "train"}
     for override in overrides:
-        key, _, value = override.partition("=")
-        if key in groups and value.startswith("["):
+        key, separator, value = override.lstrip("+").partition("=")
+        if separator and key in groups and NO_OPTION.match(value.strip().lower()):
             raise UserError(
                 f"{override}: {key} is a group and takes one option: {key}=NAME\nset its fields one by one: {key}.FIELD=..."
             )

@@ -92,7 +92,7 @@ def contradictions(config: Config) -> Iterator[str]:
     yield from _offload(config)
     yield from _precision(config)
     yield from _method(config)
-    yield from _data(config)
+    yield from _inputs(config)
     yield from _optimizer(config)
     if config.tracker.name is TrackerName.none:
         for field in ("mode", "project", "entity", "group", "run_name", "tags"):
@@ -166,8 +166,10 @@ def _method(config: Config) -> Iterator[str]:
             yield "method.target_modules=[] would train nothing; null takes the model's attention projections"
 
 
-def _data(config: Config) -> Iterator[str]:
+def _inputs(config: Config) -> Iterator[str]:
     data = config.data
+    if not config.model.path.strip():
+        yield "model.path is empty: give a folder with config.json and weights, or a hub id"
     if data.source is Source.synthetic and data.path is not None:
         yield f"data.path={data.path} has no effect with data=synthetic; use data=instruct data.path=..."
 

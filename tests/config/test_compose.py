@@ -1,4 +1,5 @@
 import dataclasses
+import random
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ from omegaconf import OmegaConf
 from glmexp.config import UserError, compose, load, save
 from glmexp.config.choices import Dtype, Method
 from glmexp.config.compose import absolute_paths, conf_dir
+from glmexp.config.wording import known_keys
+from glmexp.dsconfig import Machine, build
 
 
 def message(*overrides, **kwargs):
@@ -202,3 +205,26 @@ def test_every_option_composes(group, option):
     written = OmegaConf.load(Path(conf_dir()) / group / f"{option}.yaml")
     if group != "experiment":
         assert {field.name for field in dataclasses.fields(getattr(config, group))} == set(written)
+
+
+ODD_VALUES = ("null", "-1", "0", "1e999", "x", "[]", "{}", "true", "''", "1.5", "[1,2]", "'a b'")
+ODD_OVERRIDES = [f"{key}={value}" for key in known_keys() for value in ODD_VALUES]
+
+NO_GROUPS = ("task", "train", "deepspeed")
+GROUP_OVERRIDES = [text for text in ODD_OVERRIDES if "." not in text.split("=")[0] and text.split("=")[0] not in NO_GROUPS]
+
+
+@pytest.mark.parametrize("override", random.Random(7).sample(ODD_OVERRIDES, 80))
+def test_an_odd_value_composes_or_is_refused_by_name(override):
+    told = ""
+    try:
+        build(compose([override]).config, Machine(1, "cpu"))
+    except UserError as error:
+        told = str(error)
+    assert len(told.splitlines()) <= 5
+    assert not told or override.split(".")[0].split("=")[0] in told
+
+
+@pytest.mark.parametrize("override", GROUP_OVERRIDES[::5])
+def test_a_value_where_an_option_is_due_is_refused(override):
+    assert override.split("=")[0] in message(override)

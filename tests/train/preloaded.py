@@ -42,6 +42,9 @@ def plant(fault: str) -> None:
 
         shutil.disk_usage = lambda path: shutil._ntuple_diskusage(100, 99, 1)  # type: ignore[attr-defined]
         return
+    if kind in ("export_fails", "export_is_killed"):
+        break_export(killed=kind == "export_is_killed")
+        return
     if rank and rank[0] != os.environ["RANK"]:
         return
     if kind == "slow":
@@ -68,6 +71,19 @@ def plant(fault: str) -> None:
         return loss
 
     Loop.forward = faulty
+
+
+def break_export(killed: bool) -> None:
+    """The weights are written, and then the process fails or is killed, before the tokenizer is."""
+    import transformers
+
+    def save_pretrained(self, folder, **options):  # type: ignore[no-untyped-def]
+        assert os.path.getsize(os.path.join(folder, "model.safetensors")) > 0
+        if killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OSError(28, "No space left on device")
+
+    transformers.PreTrainedTokenizerBase.save_pretrained = save_pretrained
 
 
 def wait(pids: list[int]) -> list[int]:

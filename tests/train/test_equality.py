@@ -26,11 +26,12 @@ def test_every_stage_equals_plain_pytorch(run_trial: RunTrial, plain: Plain, sta
     extra = [PARTITION_ALL] if stage == 3 else []
     trial = run_trial("trial", *MOVING, f"zero=stage{stage}", "batch.total=8", "batch.micro=2", *extra, ranks=ranks).ok()
     assert plain.losses[0] - plain.losses[-1] > 0.3
+    assert "8 optimizer steps over 24 samples (2.67 epochs)" in trial.log
     same(trial.losses, plain.losses)
     same(trial.norms, plain.norms, relative=2e-3)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_activation_checkpointing_changes_no_number(run_trial: RunTrial, plain: Plain, stage: int) -> None:
     trial = run_trial("trial", *MOVING, f"zero=stage{stage}", "activation=checkpoint", "batch.micro=8").ok()
     same(trial.losses, plain.losses)

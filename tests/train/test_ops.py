@@ -2,12 +2,14 @@
 
 import logging
 import os
-import threading
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from worker_trials import MOVING, RunTrial  # type: ignore[import-not-found]
+from worker_trials import MOVING, RunCommand, RunTrial  # type: ignore[import-not-found]
 
 from glmexp.config import compose
 from glmexp.dsconfig import Machine, build
@@ -44,31 +46,45 @@ def test_arch_list_and_path_are_mended(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert environ == {"TORCH_CUDA_ARCH_LIST": "8.0 9.0;10.0+PTX", "PATH": f"{tmp_path}:/usr/bin"}
 
 
-def test_a_lock_that_nobody_holds_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+# As torch.utils.file_baton: the descriptor stays open until the build is done.
+BUILD = """
+import os, sys, time
+os.open(sys.argv[1], os.O_CREAT | os.O_EXCL)
+print("building", flush=True)
+time.sleep(float(sys.argv[2]))
+print(time.monotonic(), flush=True)
+os.unlink(sys.argv[1])
+"""
+
+
+def building(lock: Path, seconds: float) -> subprocess.Popen[str]:
+    """A process that holds ``lock`` for so long."""
+    build = subprocess.Popen([sys.executable, "-c", BUILD, str(lock), str(seconds)], stdout=subprocess.PIPE, text=True)
+    assert build.stdout is not None
+    assert build.stdout.readline() == "building\n"
+    return build
+
+
+def test_the_lock_of_a_killed_build_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lock = tmp_path / "lock"
-    lock.touch()
+    with building(lock, 60) as build:
+        assert not ops._left_behind(lock)
+        build.send_signal(signal.SIGKILL)
+    assert lock.exists()
     with caplog.at_level(logging.WARNING):
         ops._wait_for_builder(lock, "cpu_adam")
     assert not lock.exists()
     assert str(lock) in caplog.text
+    assert "cpu_adam" in caplog.text
 
 
 def test_a_live_build_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lock = tmp_path / "lock"
-    # As torch.utils.file_baton: the descriptor stays open until the build is done.
-    descriptor = os.open(lock, os.O_CREAT | os.O_EXCL)
-    ended = []
-
-    def finish() -> None:
-        time.sleep(0.6)
-        ended.append(time.monotonic())
-        os.close(descriptor)
-        lock.unlink()
-
-    threading.Thread(target=finish).start()
-    with caplog.at_level(logging.INFO):
+    with building(lock, 0.6) as build, caplog.at_level(logging.INFO):
         ops._wait_for_builder(lock, "cpu_adam")
-    assert time.monotonic() >= ended[0]
+        returned = time.monotonic()
+        assert build.stdout is not None
+        assert returned >= float(build.stdout.readline())
     assert caplog.text.count("waiting for it") == 1
     assert "removed" not in caplog.text
 
@@ -118,3 +134,16 @@ def test_a_compiler_that_fails_is_told_before_the_model_loads(run_trial: RunTria
     assert "removed" in trial.log
     assert "ds_opt_adam" not in trial.log.splitlines()[-1]
     assert "trainable parameters" not in trial.log
+
+
+def test_the_command_line_tells_a_failed_build_and_stops(glmexp: RunCommand, tmp_path: Path) -> None:
+    extensions = tmp_path / "extensions"
+    extensions.mkdir()
+    ran = glmexp(
+        *("model=tiny", "zero=stage2", "offload=cpu", "train.max_steps=1", "launch.device=cpu"),
+        env={"CXX": "/bin/false", "TORCH_EXTENSIONS_DIR": str(extensions)},
+    ).refused("offload=cpu", "cpu_adam", "could not be built", "CXX=/bin/false", "offload=none")
+    assert "ds_opt_adam" not in ran.err + ran.out
+    assert ran.json("result.json")["state"] == "invalid"
+    assert "trainable parameters" not in ran.only("train.log").read_text()
+    assert not list(tmp_path.rglob("metrics.jsonl"))

@@ -72,6 +72,8 @@ class Plain:
 
 
 RunTrial = Callable[..., Trial]
+RunCommand = Callable[..., Any]
+"""The ``glmexp`` fixture."""
 
 
 def sample_file(path: Path, count: int = 24) -> Path:
