@@ -111,3 +111,18 @@ def test_a_run_that_diverges_says_so(glmexp):
     result = ran.json("result.json")
     assert result["state"] == "diverged"
     assert "optimizer.lr" in result["reason"]
+
+
+def test_what_became_of_the_samples_is_on_the_screen_and_in_the_result(glmexp, tmp_path):
+    lines = ['{"prompt": "a", "response": "b"}', '{"prompt": "c", "response": "%s"}' % ("word " * 60), "not json"]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    ran = glmexp("data.path=x.jsonl", "data.on_bad=skip", "data.max_length=30", *SHORT)
+    assert ran.code == 0, ran.err
+    warnings = ran.json("result.json")["warnings"]
+    assert len(warnings) == 1
+    assert "1 cut" in warnings[0]
+    assert "1 bad" in warnings[0]
+    assert "1 cut" in ran.out + ran.err
+    longer = glmexp("data.max_length=4096", "data.limit=4", "hydra.run.dir=long", *SHORT)
+    assert "2048" in json.loads((tmp_path / "long" / "result.json").read_text())["warnings"][0]
+    assert "data: 4 samples read, 4 kept" in longer.out

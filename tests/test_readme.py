@@ -96,3 +96,21 @@ def test_a_refusal_reads_as_shown(command, shown, folder):
     done = run([sys.executable, *words[1:]], folder)
     assert done.returncode == 2
     assert [line.replace("/home/me", str(folder)) for line in shown] == done.stderr.splitlines()
+
+
+def test_the_script_that_uses_an_adapter_runs(folder, tmp_path):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    script = tmp_path / "use.py"
+    script.write_text(blocks(text, "python")[0])
+    overrides = (
+        "method=lora",
+        "data.path=train.jsonl",
+        "train.max_steps=2",
+        "launch.device=cpu",
+        f"hydra.run.dir={tmp_path}/run",
+    )
+    base = str(folder / "SmolLM2-135M-Instruct")
+    done = run([sys.executable, "-m", "glmexp", "model=auto", f"model.path={base}", *overrides], folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = run([sys.executable, str(script), base, str(tmp_path / "run" / "export"), "你好"], folder)
+    assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, MultipleOf
 
-from glmexp.config.choices import Dtype, Method, OffloadDevice, Source, TrackerName
+from glmexp.config.choices import Dtype, Init, Method, OffloadDevice, Source, TrackerName
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.config.zero import STAGES
@@ -46,6 +46,8 @@ def warnings(config: Config) -> list[str]:
             f"precision={dtype.value}: {config.model.path} was trained in {' or '.join(recommended)} and may "
             f"overflow or lose accuracy in {dtype.value}; use precision={recommended[0]}"
         )
+    if config.method.name is Method.lora and config.model.init is Init.random:
+        found.append("method=lora on random weights: the adapter fits only this model, drawn from this train.seed")
     if config.hardware.gpu_memory_gib is not None and not config.hardware.emulate:
         found.append(f"hardware={config.hardware.name} has no effect on a run without hardware.emulate=true")
     return found

@@ -51,6 +51,8 @@ def known_keys(schema: type = Config, prefix: str = "") -> list[str]:
 
 def unknown_key(key: str) -> str:
     """One line for a key that the schema lacks: the nearest key, or those of its group."""
+    if key.startswith("deepspeed."):
+        return f"{key}: a raw DeepSpeed key is added with a plus sign: +{key}=..."
     last = key.split(".")[-1]
     if last in REFUSALS:
         return f"{key}: {REFUSALS[last]}; remove it"
@@ -96,6 +98,8 @@ def from_hydra(error: Exception) -> UserError:
         names = options[1].split() if options else []
         close = nearest(found[2], names)
         hint = f"; did you mean {found[1]}={close}?" if close else ""
+        if not names:
+            return UserError(f"{found[1]}={found[2]}: no such option; --config-dir DIR adds the folder that holds {found[1]}/")
         return UserError(f"{found[1]}={found[2]}: no such option{hint}\noptions of {found[1]}: {', '.join(names)}")
     if found := re.search(r"Could not override '([\w./@]+)'\. No match in the defaults list", text):
         return UserError(_unknown_group(found[1]))

@@ -35,6 +35,8 @@ def render(data: DataConfig, tokenizer: Any, prompts: Prompts | None, samples: i
     limits = Limits.of(data)
     lines = [f"{visible(str(found.path))}: {len(found.conversations)} samples" + (f", {found.bad} bad" if found.bad else "")]
     lines += [f"  {visible(message)}" for message in found.first_bad]
+    if len(found.conversations) > samples:
+        lines[0] += f"; the first {samples} follow, data.limit=N shows N"
     for number in range(min(samples, len(found.conversations))):
         lines += ["", *_sample(found, number, tokenizer, prompts, limits)]
     return lines

@@ -108,7 +108,7 @@ def _reason(model: ModelConfig, error: Exception, endpoint: str, local_only: boo
     if local_only or os.environ.get("HF_HUB_OFFLINE"):
         return f"{at} is not (wholly) on this machine, and the network is off (HF_HUB_OFFLINE or another rank fetches)."
     return (
-        f"{at} cannot be reached: {_first_line(error.__cause__ or error)}\n"
+        f"{at}: no such folder here, and the hub cannot be reached: {_first_line(error.__cause__ or error)}\n"
         "Set HF_ENDPOINT to a mirror, model.hub=modelscope, or model.path to a folder that holds the model."
     )
 

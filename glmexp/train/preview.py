@@ -1,5 +1,6 @@
 """The ``preview`` verb's child: ``python -m glmexp.train.preview FOLDER`` prints samples as they would be trained on."""
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -20,7 +21,8 @@ def main(folder: Path) -> int:
     except UserError as error:
         writer.finish(State.invalid, str(error))
         return 2
-    print("\n".join(lines))
+    with contextlib.suppress(BrokenPipeError):  # as with `preview ... | head`
+        print("\n".join(lines), flush=True)
     writer.finish(State.complete)
     return 0
 

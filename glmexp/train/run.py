@@ -89,17 +89,33 @@ class Run:
             return Samples.open(self.folder)
         preflight(config.model)
         check_targets(config.model, config.method)
-        vocabulary = int(describe(config.model).config.vocab_size)
+        described = describe(config.model).config
+        vocabulary = int(described.vocab_size)
+        self.tell_limit(getattr(described, "max_position_embeddings", None))
         prompts = self.prompts()
         with self.phase(Phase.tokenising):
             report = lambda done, total: self.writer.progress(Phase.tokenising, done, total)  # noqa: E731
             prepare(config.data, prompts, vocabulary, config.train.seed, self.folder, report)
         samples = Samples.open(self.folder)
-        LOGGER.info("data: %s", samples.counts.describe())
-        if samples.counts.first_bad:
-            LOGGER.warning("bad lines: %s", "; ".join(samples.counts.first_bad))
+        self.tell_data(samples.counts)
         self.writer.progress(Phase.loading)
         return samples
+
+    def tell_data(self, counts: Any) -> None:
+        """How many samples were read, kept, cut and dropped: on the screen, and in the result where some were lost."""
+        LOGGER.info("data: %s", counts.describe())
+        lost = bool(counts.cut or counts.dropped or counts.bad)
+        self.writer.note(f"data: {counts.describe()}", warning=lost)
+        if counts.first_bad:
+            LOGGER.warning("bad lines: %s", "; ".join(counts.first_bad))
+
+    def tell_limit(self, longest: int | None) -> None:
+        """Warns of samples longer than the positions that the model was trained on."""
+        asked = self.config.data.max_length
+        if longest is not None and asked > longest:
+            line = f"data.max_length={asked} is beyond the {longest} positions of the model"
+            LOGGER.warning("%s", line)
+            self.writer.note(line, warning=True)
 
     def prompts(self) -> Any:
         """The prompt format; None for synthetic data, which needs no tokenizer."""

@@ -54,6 +54,8 @@ def save(
             _write_model(model, state, building)
         if tokenizer is not None:
             tokenizer.save_pretrained(building)
+        for weights in building.glob("*.safetensors"):
+            weights.chmod(0o644)  # safetensors writes for the owner alone, unlike the files beside it
         shutil.rmtree(target, ignore_errors=True)
         os.rename(building, target)
     finally:
@@ -102,6 +104,7 @@ def _write_adapter(model: PreTrainedModel, state: dict[str, torch.Tensor], base:
         settings.target_modules = sorted(settings.target_modules)
     # "auto" would ask the hub whether the vocabulary was resized.
     model.save_pretrained(str(building), state_dict=state, save_embedding_layers=False)
+    (building / "README.md").unlink(missing_ok=True)  # PEFT's empty model card
 
 
 def _write_model(model: PreTrainedModel, state: dict[str, torch.Tensor], building: Path) -> None:

@@ -57,7 +57,7 @@ def measured(metrics: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     if isinstance(first, int | float) and isinstance(last, int | float):
         change = f" ({(last / first - 1) * 100:+.0f} %)" if first else ""
         loss = f"{first:.4f} -> {last:.4f}{change}"
-    speed = row(form("{:,.0f} tokens/s", "tokens_per_second"), form("{:.3g} s a step", "step_seconds"))
+    speed = row(form("{:,.0f} tokens/s", "tokens_per_second"), form("{:.3g} s a step (medians)", "step_seconds"))
     memory = row(form("GPU {:.1f} GiB peak", "peak_allocated_gib"), form("host {:.1f} GiB", "host_peak_gib"))
     return [("steps", steps), ("loss", loss), ("speed", speed), ("memory", memory)]
 

@@ -66,6 +66,10 @@ class RankRecord:
     outcome: State | None = None
     """Set once, when the rank has ended in a way that it could tell."""
     error: str | None = None
+    notes: list[str] = field(default_factory=list)
+    """What the user should read as the run goes on, such as how many samples were kept."""
+    warnings: list[str] = field(default_factory=list)
+    """Notes that also belong in ``result.json``: something asked for was cut, dropped or has no effect."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """Figures of the whole run (rank 0) for ``result.json``."""
 
@@ -111,6 +115,11 @@ class RankWriter:
         record.phase, record.done, record.total, record.numbers = phase, done, total, numbers
         if entered or done == total or time.time() - record.updated >= self.every_seconds:
             self.write()
+
+    def note(self, line: str, warning: bool = False) -> None:
+        """Tells the user one line; a ``warning`` is kept in the result too."""
+        (self.record.warnings if warning else self.record.notes).append(line)
+        self.write()
 
     def finish(self, outcome: State, error: str | None = None, metrics: dict[str, Any] | None = None) -> None:
         """Tells how this rank ended; the first outcome stands."""

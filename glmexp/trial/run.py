@@ -101,6 +101,7 @@ class _Trial:
         self.ranks = range(placement.first_rank, placement.first_rank + placement.ranks)
         self.tail = MetricsTail(folder)
         self.warnings: list[str] = []
+        self.told = 0
 
     def run(self, overrides: list[str], info: RunInfo, worker: str) -> Result:
         known = versions()
@@ -129,6 +130,7 @@ class _Trial:
             )
         )
         self.tail.fresh()
+        self.warnings += [line for record in records for line in record.warnings]
         told = next((record.metrics for record in records if record.rank == 0), {})
         return Result(
             state=state,
@@ -169,9 +171,17 @@ class _Trial:
         records, rows = self.records(), self.tail.fresh()
         for row in rows:
             self.tracker.log(row)
+        self.tell(records)
         if self.view is not None:
             self._show(self.view.update, records, rows)
         return records
+
+    def tell(self, records: Sequence[RankRecord]) -> None:
+        """Shows the notes of the first rank here that are new; its warnings are shown at the end, with the result."""
+        notes = next((record.notes for record in records if record.rank == self.placement.first_rank), [])
+        if self.view is not None and len(notes) > self.told:
+            self._show(self.view.note, "\n".join(notes[self.told :]))
+            self.told = len(notes)
 
     def records(self) -> list[RankRecord]:
         return [record for record in (read_rank(self.folder, rank) for rank in self.ranks) if record is not None]

@@ -42,7 +42,7 @@ def test_a_complete_run(tmp_path: Path) -> None:
         "state": "complete",
         "steps": "60 (2 skipped)",
         "loss": "6.0000 -> 3.0000 (-50 %)",
-        "speed": "12,346 tokens/s, 0.523 s a step",
+        "speed": "12,346 tokens/s, 0.523 s a step (medians)",
         "memory": "GPU 12.3 GiB peak, host 4.1 GiB",
         "weights": str(tmp_path / "export"),
         "folder": str(tmp_path),
