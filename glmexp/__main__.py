@@ -16,6 +16,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from glmexp.config.choices import Task
 from glmexp.config.compose import VERSION_BASE, check_overrides, conf_dir, from_composition, register
@@ -52,6 +53,20 @@ def worded(arguments: Sequence[str], outer: Outer | None) -> int:
         if full:
             raise
         return told(from_hydra(error))
+    except (YAMLError, UnicodeDecodeError, RecursionError) as error:
+        if full:
+            raise
+        return told(UserError(f"a YAML file of the configuration cannot be read\n{' '.join(str(error).split())[:400]}"))
+    except BrokenPipeError:  # as with `check ... | head`: the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if full:
+            raise
+        print(f"glmexp: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 def told(error: UserError) -> int:

@@ -106,3 +106,28 @@ def test_help_names_the_verbs(glmexp):
 def test_completion_and_info_still_work(glmexp):
     assert "searchpath" in glmexp("--info", "searchpath").out.lower() or glmexp("--info", "searchpath").code == 0
     assert Path(glmexp("check").only("config.yaml")).is_file()
+
+
+def test_nothing_is_written_over(glmexp, tmp_path):
+    (tmp_path / "config.yaml").write_text("mine: true\n")
+    glmexp("check", "hydra.run.dir=.").refused("config.yaml", "hydra.run.dir")
+    assert (tmp_path / "config.yaml").read_text() == "mine: true\n"
+
+
+@pytest.mark.parametrize("text", ["a: [1\n", "a: 1\na: 2\n", "train:\n\tseed: 1\n"])
+def test_a_yaml_file_that_cannot_be_read_is_the_users_error(glmexp, tmp_path, text):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{text}")
+    glmexp("check", "--config-dir", "conf", "experiment=mine").refused("mine.yaml")
+
+
+def test_a_wrong_type_in_an_experiment_names_the_key(glmexp, tmp_path):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text("# @package _global_\ntrain: {max_steps: x}\n")
+    glmexp("check", "--config-dir", "conf", "experiment=mine").refused("max_steps")
+
+
+def test_a_url_with_credentials_is_refused_however_it_comes(glmexp):
+    env = {"SOME_URL": "https://user:canary@host/x"}
+    ran = glmexp("check", "tracker=wandb", "tracker.project=${oc.env:SOME_URL}", env=env).refused("credentials")
+    assert "canary" not in ran.err + ran.out

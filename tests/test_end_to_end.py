@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,19 @@ def test_what_became_of_the_samples_is_on_the_screen_and_in_the_result(glmexp, t
     longer = glmexp("data.max_length=4096", "data.limit=4", "hydra.run.dir=long", *SHORT)
     assert "2048" in json.loads((tmp_path / "long" / "result.json").read_text())["warnings"][0]
     assert "data: 4 samples read, 4 kept" in longer.out
+
+
+def test_weights_that_the_last_update_broke_are_not_exported(glmexp):
+    ran = glmexp(
+        "optimizer.lr=1e30", "optimizer.weight_decay=1e30", "scheduler=constant", "train.max_steps=1", "launch.device=cpu"
+    )
+    assert ran.code == 1
+    assert ran.json("result.json")["state"] == "diverged"
+    assert not list(ran.folder.rglob("export"))
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
+    command = f"{sys.executable} -m glmexp train.max_steps=3 train.save_weights=false launch.device=cpu | head -1"
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environ, check=True, capture_output=True, timeout=120)
+    assert json.loads(next(tmp_path.rglob("result.json")).read_text())["state"] == "complete"

@@ -80,11 +80,13 @@ class ChatGLMSpec:
 def read_config(folder: Path) -> dict[str, Any] | None:
     """The folder's ``config.json``, or None if there is none. UserError if it is not a JSON object."""
     path = folder / "config.json"
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a file. Set model.path to a model's folder.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as JSON ({error}). Fetch it again, or set model.path.") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a model configuration (no JSON object). Set model.path to a model's folder.")

@@ -85,8 +85,10 @@ def from_composition(task: DictConfig, hydra: DictConfig) -> Composed:
 def check_overrides(overrides: Sequence[str]) -> None:
     """Raises UserError for overrides that Hydra must not see: secrets, and values where the name of an option is due."""
     refuse_secrets(overrides)
-    groups = {name for name, kind in get_type_hints(Config).items() if is_dataclass(kind) and name != "train"}
+    groups = {name for name, kind in get_type_hints(Config).items() if is_dataclass(kind) and name != "train"} | {"experiment"}
     for override in overrides:
+        if override.startswith("="):
+            raise UserError(f"{override}: an override is written key=value")
         key, separator, value = override.lstrip("+").partition("=")
         if separator and key in groups and NO_OPTION.match(value.strip().lower()):
             raise UserError(
@@ -143,6 +145,7 @@ def _resolve(unresolved: dict[str, Any]) -> dict[str, Any]:
         raise UserError("\n".join(f"{key} is not set: add {key}=..." for key in missing[:5]))
     values = OmegaConf.to_container(task, resolve=True)
     assert isinstance(values, dict)
+    refuse_secrets([str(value) for _, value in leaves(values)])  # a variable of any name may hold a URL with credentials
     return {str(key): value for key, value in values.items()}
 
 

@@ -16,11 +16,14 @@ from glmexp.config.schema import Config
 from glmexp.config.zero import STAGES
 
 MOST_LINES = 5
+TEMPLATES = ("chatglm2", "chatglm3", "glm4", "chat", "plain")
+ROPE_STYLES = ("linear", "base")
 
 
 def check_values(config: Config) -> None:
     """Raises UserError with every broken rule about values, one a line."""
-    problems = [*out_of_range(config), *contradictions(config)]
+    # Rules across fields take values in range for granted.
+    problems = list(out_of_range(config)) or list(contradictions(config))
     if problems:
         raise UserError("\n".join(problems[:MOST_LINES]))
 
@@ -41,7 +44,7 @@ def warnings(config: Config) -> list[str]:
     found = []
     recommended = [dtype.value for dtype in config.model.recommended_precisions]
     dtype = config.precision.dtype
-    if dtype is not Dtype.fp32 and dtype.value not in recommended:
+    if recommended and dtype is not Dtype.fp32 and dtype.value not in recommended:
         found.append(
             f"precision={dtype.value}: {config.model.path} was trained in {' or '.join(recommended)} and may "
             f"overflow or lose accuracy in {dtype.value}; use precision={recommended[0]}"
@@ -170,6 +173,10 @@ def _method(config: Config) -> Iterator[str]:
 
 def _inputs(config: Config) -> Iterator[str]:
     data = config.data
+    for field, known in (("template", TEMPLATES), ("rope_style", ROPE_STYLES)):
+        value = getattr(config.model, field)
+        if value is not None and value not in known:
+            yield f"model.{field}={value}: must be one of {', '.join(known)}, or null to read it from the folder"
     if not config.model.path.strip():
         yield "model.path is empty: give a folder with config.json and weights, or a hub id"
     if data.source is Source.synthetic and data.path is not None:

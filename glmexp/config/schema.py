@@ -31,11 +31,13 @@ from glmexp.config.choices import (
 )
 
 # OmegaConf reads these annotations itself and does not know ``X | None`` inside ``Annotated``, hence ``Optional``.
-Count = Annotated[int, Ge(1)]
-MaybeCount = Annotated[Optional[int], Ge(1)]
+Count = Annotated[int, Ge(1), Le(2**31 - 1)]
+MaybeCount = Annotated[Optional[int], Ge(1), Le(2**31 - 1)]
+SmallCount = Annotated[Optional[int], Ge(1), Le(1_000_000)]
 Share = Annotated[float, Ge(0.0), Le(1.0)]
 # A float so that 5e8 can be written for 500000000; emitted as an int.
-MaybeElements = Annotated[Optional[float], Ge(0), MultipleOf(1)]
+SomeElements = Annotated[Optional[float], Ge(1), Le(2**62), MultipleOf(1)]
+MaybeElements = Annotated[Optional[float], Ge(0), Le(2**62), MultipleOf(1)]
 
 
 @dataclass
@@ -110,15 +112,15 @@ class ZeroConfig:
     """DeepSpeed's ``zero_optimization``. A key that the chosen stage does not read must be null."""
 
     stage: Annotated[int, Ge(0), Le(3)] = MISSING
-    reduce_bucket_size: MaybeElements = MISSING
+    reduce_bucket_size: SomeElements = MISSING
     """Elements reduced at once; a buffer of 2 bytes each in bf16 (twice with overlap_comm at stages 1 and 2)."""
     overlap_comm: Optional[bool] = MISSING
     contiguous_gradients: Optional[bool] = MISSING
     reduce_scatter: Optional[bool] = MISSING
     allgather_partitions: Optional[bool] = MISSING
-    allgather_bucket_size: MaybeElements = MISSING
+    allgather_bucket_size: SomeElements = MISSING
     round_robin_gradients: Optional[bool] = MISSING
-    sub_group_size: MaybeElements = MISSING
+    sub_group_size: SomeElements = MISSING
     """Elements of one optimizer step at stage 3; the step needs 6 bytes each on top of the state."""
     stage3_prefetch_bucket_size: MaybeElements = MISSING
     stage3_param_persistence_threshold: MaybeElements = MISSING
@@ -163,18 +165,18 @@ class ScalerConfig:
 class BatchConfig:
     """total = micro x accumulation x ranks; what is null is derived from the rest."""
 
-    micro: MaybeCount = MISSING
+    micro: SmallCount = MISSING
     """Samples of one forward pass on one rank."""
-    accumulation: MaybeCount = MISSING
+    accumulation: SmallCount = MISSING
     """Forward passes to one optimizer step."""
-    total: MaybeCount = MISSING
+    total: SmallCount = MISSING
     """Global batch: samples of one optimizer step."""
 
 
 @dataclass
 class OptimizerConfig:
     type: OptimizerType = MISSING
-    lr: Annotated[float, Gt(0)] = MISSING
+    lr: Annotated[float, Gt(0), Le(1e30)] = MISSING
     betas: list[float] = MISSING
     eps: Annotated[float, Gt(0)] = MISSING
     weight_decay: Annotated[float, Ge(0)] = MISSING
@@ -225,7 +227,7 @@ class LaunchConfig:
     nodes: Count = MISSING
     timeout_minutes: Annotated[Optional[float], Gt(0)] = MISSING
     """A run that takes longer is ended with state ``timeout``; null has no limit."""
-    collective_timeout_minutes: Annotated[float, Gt(0)] = MISSING
+    collective_timeout_minutes: Annotated[float, Ge(0.001), Le(1e6)] = MISSING
     """How long one collective may wait for the slowest rank."""
 
 
@@ -245,9 +247,9 @@ class TrackerConfig:
 class TrainConfig:
     max_steps: MaybeCount = MISSING
     """Optimizer steps; null follows from ``epochs``."""
-    epochs: Annotated[float, Gt(0)] = MISSING
+    epochs: Annotated[float, Gt(0), Le(1e6)] = MISSING
     """Passes over the data when ``max_steps`` is null."""
-    seed: Annotated[int, Ge(0)] = MISSING
+    seed: Annotated[int, Ge(0), Le(2**32 - 1)] = MISSING
     grad_clip: Annotated[Optional[float], Ge(0)] = MISSING
     """Largest gradient norm; null or 0 does not clip."""
     save_weights: bool = MISSING

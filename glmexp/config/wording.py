@@ -104,7 +104,7 @@ def from_hydra(error: Exception) -> UserError:
     if found := re.search(r"Could not override '([\w./@]+)'\. No match in the defaults list", text):
         return UserError(_unknown_group(found[1]))
     if found := re.search(r"Could not override '([\w./]+)'", text):
-        cause = error.__cause__
+        cause = error.__cause__ or error.__context__
         kind = type(cause).__name__
         if found[1] == "deepspeed":
             return UserError("deepspeed: give one key at a time, as +deepspeed.zero_optimization.sub_group_size=1e8")
@@ -112,9 +112,9 @@ def from_hydra(error: Exception) -> UserError:
             return UserError(unknown_key(found[1]))
         return UserError(type_error(cause))
     if found := re.search(r"Error merging override (.+)", text):
-        return UserError(type_error(error.__cause__ or error) + f" (in {found[1]})")
+        return UserError(type_error(error.__cause__ or error.__context__ or error) + f" (in {found[1]})")
     if found := re.search(r"In '([\w/.-]+)': (\w*)Error", text):
-        cause = error.__cause__ or error
+        cause = error.__cause__ or error.__context__ or error
         missing = re.search(r"Key '(\w+)' not in '(\w+)'", str(cause))
         key = getattr(cause, "full_key", None)
         if missing:

@@ -1,12 +1,15 @@
 """How far training has moved the weights: the check that the run did anything."""
 
 import logging
+import math
 
 import torch
 from deepspeed import DeepSpeedEngine
 from deepspeed.runtime.zero import GatheredParameters
 from deepspeed.utils import safe_get_full_fp32_param
 from torch import nn
+
+from glmexp.train.failure import DivergedError
 
 LOGGER = logging.getLogger(__name__)
 
@@ -33,8 +36,16 @@ class Movement:
         return float((moved / whole) ** 0.5) if whole else float(moved > 0)
 
     def tell(self, applied: int) -> None:
-        """Logs the movement; a warning if there is none after ``applied`` updates."""
+        """Logs the movement; a warning if there is none after ``applied`` updates.
+
+        Raises:
+            DivergedError: the last update broke the weights, which no loss has seen yet.
+        """
         relative = self.relative()
+        if not math.isfinite(relative):
+            raise DivergedError(
+                "the last update left weights that are not finite\nways out: a lower optimizer.lr, precision=bf16 or fp32"
+            )
         if relative == 0.0 and applied:
             LOGGER.warning("the trainable weights have not moved at all in %d updates: is optimizer.lr too small?", applied)
         else:

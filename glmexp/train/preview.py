@@ -7,6 +7,7 @@ from pathlib import Path
 from glmexp.config import load
 from glmexp.config.choices import Source
 from glmexp.config.errors import UserError
+from glmexp.trial.orphan import die_with_parent
 from glmexp.trial.record import CONFIG, RankWriter, State
 
 SAMPLES = 5
@@ -15,6 +16,7 @@ SAMPLES = 5
 
 def main(folder: Path) -> int:
     """Prints the samples; a user's error goes into ``rank0.json`` for the parent to tell."""
+    die_with_parent()
     writer = RankWriter(folder, 0)
     try:
         lines = render(folder)

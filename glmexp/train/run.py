@@ -169,7 +169,9 @@ class Run:
         from glmexp.train.save import save
 
         with self.phase(Phase.saving):
-            save(engine, self.tokenizer, self.config, self.folder, self.ranks.rank)
+            written = save(engine, self.tokenizer, self.config, self.folder, self.ranks.rank)
+        if written is None and self.ranks.rank == 0:
+            self.writer.note("the weights were not written: the disk has no room for them; see train.log", warning=True)
 
     def part(self) -> None:
         """Waits until every rank has what it needs of the others, so that one that exits takes no connection away.

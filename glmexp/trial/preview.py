@@ -10,7 +10,7 @@ from pathlib import Path
 from glmexp.config.compose import compose
 from glmexp.config.errors import UserError
 from glmexp.config.files import save
-from glmexp.trial.record import CONFIG, State, read_rank
+from glmexp.trial.record import CONFIG, PARENT_PID, State, read_rank
 from glmexp.trial.tasks import check_inputs
 
 WORKER = "glmexp.train.preview"
@@ -26,7 +26,12 @@ def preview(flags: Sequence[str], overrides: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="glmexp-preview-") as name:
         folder = Path(name)
         save(composed.config, folder / CONFIG)
-        environ = {**os.environ, "TOKENIZERS_PARALLELISM": "true", "TRANSFORMERS_VERBOSITY": "error"}
+        environ = {
+            **os.environ,
+            "TOKENIZERS_PARALLELISM": "true",
+            "TRANSFORMERS_VERBOSITY": "error",
+            PARENT_PID: str(os.getpid()),
+        }
         code = subprocess.run([sys.executable, "-m", WORKER, name], env=environ, check=False).returncode
         record = read_rank(folder, 0)
     if record is not None and record.outcome is State.invalid:

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from glmexp.config.compose import Composed
+from glmexp.config.errors import UserError
 from glmexp.config.files import save
 from glmexp.config.schema import Config
 from glmexp.dsconfig import build
@@ -19,7 +20,7 @@ from glmexp.trial.outcome import Evidence, classify
 from glmexp.trial.placement import Placement
 from glmexp.trial.processes import Ending, Processes, Signals, new_tag, watch
 from glmexp.trial.progress import ProgressView
-from glmexp.trial.record import CONFIG, DS_CONFIG, LOG, RankRecord, read_rank, write_json
+from glmexp.trial.record import CONFIG, DS_CONFIG, LOG, RESULT, RankRecord, read_rank, write_json
 from glmexp.trial.redact import redact
 from glmexp.trial.result import (
     MetricsTail,
@@ -68,7 +69,7 @@ def run_trial(
     environ = dict(os.environ if environ is None else environ)
     ds_config = build(composed.config, placement.machine)
     folder.mkdir(parents=True, exist_ok=True)
-    assert not any(folder.glob("rank*.json")), f"{folder} holds an earlier run"
+    refuse_used(folder)
     save(composed.config, folder / CONFIG)
     write_json(folder / DS_CONFIG, ds_config)
     first = placement.node == 0
@@ -200,6 +201,13 @@ class _Trial:
         if self.tracker.error is not None:
             result.warnings.append(redact(f"tracker: {self.tracker.error}", self.environ))
             write_result(result, self.folder)
+
+
+def refuse_used(folder: Path) -> None:
+    """Raises UserError for a folder that holds an earlier run, or anyone's ``config.yaml``: nothing is written over."""
+    used = next((name for name in (RESULT, CONFIG, DS_CONFIG) if (folder / name).exists()), None)
+    if used or any(folder.glob("rank*.json")):
+        raise UserError(f"{folder} holds {used or 'an earlier run'} already\nleave hydra.run.dir out, or name a new folder")
 
 
 def log_tail(path: Path) -> str:

@@ -21,7 +21,15 @@ from glmexp.track.selection import preflight, tracker_for
 from glmexp.trial.placement import Placement, check_precision, resolve
 from glmexp.trial.progress import ProgressView, closing
 from glmexp.trial.record import CONFIG, DS_CONFIG, State, write_json
-from glmexp.trial.run import exit_code, run_trial
+from glmexp.trial.run import exit_code, refuse_used, run_trial
+
+
+class Screen(Console):
+    """A console that goes quiet when its reader is gone, as in ``| head``: the run goes on to its result."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run_task(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
@@ -46,6 +54,7 @@ def check(composed: Composed, folder: Path) -> int:
             raise
         lacking = str(error).splitlines()[0]
     ds_config = build(config, placement.machine)
+    refuse_used(folder)
     save(config, folder / CONFIG)
     write_json(folder / DS_CONFIG, ds_config)
     asked = "as probed" if config.launch.device is Device.auto else "as set"
@@ -64,7 +73,7 @@ def train(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
     check_inputs(config)
     placement = resolve(config, os.environ)
     solve(config.batch, placement.machine.world_size)
-    console = Console(soft_wrap=True, highlight=False)
+    console = Screen(soft_wrap=True, highlight=False)
     for line in [*warnings(config), *preflight(config.tracker, os.environ)]:
         print(f"warning: {line}", file=sys.stderr)
     first = placement.node == 0

@@ -43,8 +43,11 @@ def test_what_would_be_dropped_or_break_is_refused(overrides, words):
 
 def test_every_broken_rule_is_told_at_once():
     with pytest.raises(UserError) as error:
-        compose(["batch.micro=0", "optimizer.lr=-1", "zero=stage0", "offload=cpu"])
-    assert all(word in str(error.value) for word in ("batch.micro=0", "optimizer.lr=-1", "offload=cpu"))
+        compose(["batch.micro=0", "optimizer.lr=-1"])
+    assert all(word in str(error.value) for word in ("batch.micro=0", "optimizer.lr=-1"))
+    with pytest.raises(UserError) as error:
+        compose(["zero=stage0", "offload=cpu", "precision=fp16"])
+    assert all(word in str(error.value) for word in ("offload=cpu", "precision=fp16"))
 
 
 def test_glm4_is_bf16_and_warns_in_fp16():

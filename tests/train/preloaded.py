@@ -104,6 +104,9 @@ def wait(pids: list[int]) -> list[int]:
 
 def serve() -> None:
     import deepspeed  # noqa: F401
+
+    # Half of what a short ZeRO run takes: it draws in torch's compiler.
+    import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401
     import peft  # noqa: F401
     import transformers.models.glm.modeling_glm  # noqa: F401
 
