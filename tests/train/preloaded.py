@@ -103,7 +103,7 @@ def wait(pids: list[int]) -> list[int]:
 
 
 def serve() -> None:
-    import deepspeed  # noqa: F401
+    import deepspeed
 
     # Half of what a short ZeRO run takes: it draws in torch's compiler.
     import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401
