@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.architecture.chatglm import ChatGLMSpec
+from glmexp.config.choices import ROPE_STYLES
 from glmexp.config.errors import UserError
-
-ROPE_STYLES = ("linear", "base")
 
 
 def rope_style(spec: ChatGLMSpec, chosen: str | None = None, folder: Path | None = None) -> str | None:

@@ -85,3 +85,9 @@ class OnBad(str, Enum):
 class Source(str, Enum):
     file = "file"
     synthetic = "synthetic"
+
+
+TEMPLATES = ("chatglm2", "chatglm3", "glm4", "chat", "plain")
+"""Prompt formats: values of ``model.template``."""
+ROPE_STYLES = ("linear", "base")
+"""Meanings of ``rope_ratio``: values of ``model.rope_style``."""

@@ -10,14 +10,12 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, MultipleOf
 
-from glmexp.config.choices import Dtype, Init, Method, OffloadDevice, Source, TrackerName
+from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Init, Method, OffloadDevice, Source, TrackerName
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.config.zero import STAGES
 
 MOST_LINES = 5
-TEMPLATES = ("chatglm2", "chatglm3", "glm4", "chat", "plain")
-ROPE_STYLES = ("linear", "base")
 
 
 def check_values(config: Config) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from glmexp.config.choices import TEMPLATES
 from glmexp.config.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, Any]
 
-TEMPLATES = ("chatglm2", "chatglm3", "glm4", "chat", "plain")
 # The key in tokenizer_config.json that remembers the format; its own word, so that no other project's key is taken for it.
 TEMPLATE_KEY = "glmexp_template"
 

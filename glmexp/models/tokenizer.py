@@ -57,7 +57,7 @@ class ChatGLMTokenizer(PreTrainedTokenizerFast):  # type: ignore[misc]  # transf
 def load_tokenizer(path: str | Path, template: str | None = None) -> PreTrainedTokenizerBase:
     """The tokenizer of a local folder (``tiny`` is the packaged one), bound to its prompt format.
 
-    ``template`` is one of ``prompts.TEMPLATES``; None reads it from the folder. Every tokenizer returned has ``encode_prompt``,
+    ``template`` is one of ``choices.TEMPLATES``; None reads it. Every tokenizer returned has ``encode_prompt``,
     and its format is found by ``prompts_for``. ModelLoadError when the folder has no usable tokenizer, UserError for an unknown
     ``template``.
     """

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from glmexp.train import device as devices
 from glmexp.train import logs, ops
 from glmexp.train.failure import PeerEndedError, Where
 from glmexp.train.ranks import Ranks
+from glmexp.trial.orphan import is_alive
 from glmexp.trial.record import DS_CONFIG, METRICS, Phase, RankWriter, read_rank
 
 LOGGER = logging.getLogger(__name__)
@@ -218,18 +218,8 @@ class Run:
             record = read_rank(self.folder, leader)
             # An older record is that of an earlier run of this folder.
             if record is not None and record.updated >= self.started - CLOCK_SLACK_SECONDS:
-                if record.outcome is not None or not _is_alive(record.pid):
+                if record.outcome is not None or not is_alive(record.pid):
                     raise PeerEndedError(f"rank {leader} has ended: {record.outcome.value if record.outcome else 'killed'}")
                 if record.phase not in (Phase.starting, Phase.tokenising):
                     return
             time.sleep(0.05)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

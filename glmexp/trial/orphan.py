@@ -45,14 +45,15 @@ def _end_after(parent: int) -> None:
     except ProcessLookupError:
         os.kill(os.getpid(), signal.SIGKILL)
     except (OSError, AttributeError):  # an old kernel, or a sandbox that forbids the call
-        while _is_alive(parent):
+        while is_alive(parent):
             time.sleep(1.0)
     else:
         select.select([handle], [], [])
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process of this id exists, whoever owns it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
