@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -60,10 +60,11 @@ def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> None:
             environ["TORCH_CUDA_ARCH_LIST"] = mended
 
 
-def ensure(ds_config: dict[str, Any]) -> None:
+def ensure(ds_config: dict[str, Any], tell: Callable[[str], None] = LOGGER.info) -> None:
     """Builds or loads the op that ``ds_config``'s optimizer needs.
 
-    Processes of one cache take turns: the first builds, the others load what it built.
+    Processes of one cache take turns: the first builds, the others load what it built. ``tell`` takes a line before a build,
+    which is long.
 
     Raises:
         UserError: the op cannot be built; the message holds the compiler's first error line and the ways out.
@@ -79,7 +80,7 @@ def ensure(ds_config: dict[str, Any]) -> None:
     with _turn(folder):
         _wait_for_builder(folder / "lock", builder.name)
         if not (folder / f"{builder.name}.so").exists():
-            LOGGER.info("building DeepSpeed's %s in %s: a minute or more, once a machine", builder.name, folder)
+            tell(f"building DeepSpeed's {builder.name} in {folder}: a minute or more, once a machine")
         try:
             # Without verbose the compiler's output is in the exception instead of on the terminal.
             builder.load(verbose=False)

@@ -50,7 +50,7 @@ class Run:
         micro, accumulation, total = batch_numbers(self.ds_config, self.ranks.world_size)
         samples = self.prepare()
         with self.phase(Phase.building):
-            ops.ensure(self.ds_config)
+            ops.ensure(self.ds_config, self.tell)
         devices.start_process_group(self.config, self.device)
         self.tell_devices()
         from glmexp.data import batches, total_steps
@@ -100,6 +100,11 @@ class Run:
         self.tell_data(samples.counts)
         self.writer.progress(Phase.loading)
         return samples
+
+    def tell(self, line: str) -> None:
+        """One line for the log and for the screen."""
+        LOGGER.info("%s", line)
+        self.writer.note(line)
 
     def tell_data(self, counts: Any) -> None:
         """How many samples were read, kept, cut and dropped: on the screen, and in the result where some were lost."""
