@@ -21,6 +21,7 @@ class Init(str, Enum):
 class Method(str, Enum):
     full = "full"
     lora = "lora"
+    ptuning_v2 = "ptuning_v2"
 
 
 class Dtype(str, Enum):
@@ -32,10 +33,17 @@ class Dtype(str, Enum):
 class OffloadDevice(str, Enum):
     none = "none"
     cpu = "cpu"
+    nvme = "nvme"
 
 
 class OptimizerType(str, Enum):
     AdamW = "AdamW"
+    Muon = "Muon"
+
+
+class SelectStrategy(str, Enum):
+    step = "step"
+    epoch = "epoch"
 
 
 class Schedule(str, Enum):
@@ -70,6 +78,11 @@ class TrackerMode(str, Enum):
     auto = "auto"
     online = "online"
     offline = "offline"
+
+
+class Language(str, Enum):
+    en = "en"
+    zh = "zh"
 
 
 class OverLength(str, Enum):

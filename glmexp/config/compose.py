@@ -85,7 +85,8 @@ def from_composition(task: DictConfig, hydra: DictConfig) -> Composed:
 def check_overrides(overrides: Sequence[str]) -> None:
     """Raises UserError for overrides that Hydra must not see: secrets, and values where the name of an option is due."""
     refuse_secrets(overrides)
-    groups = {name for name, kind in get_type_hints(Config).items() if is_dataclass(kind) and name != "train"} | {"experiment"}
+    sections = {name for name, kind in get_type_hints(Config).items() if is_dataclass(kind)}
+    groups = (sections - {"train", "lint"}) | {"experiment"}
     for override in overrides:
         if override.startswith("="):
             raise UserError(f"{override}: an override is written key=value")

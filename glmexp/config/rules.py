@@ -155,18 +155,26 @@ def _precision(config: Config) -> Iterator[str]:
         )
 
 
+METHOD_FIELDS = {
+    Method.full: (),
+    Method.lora: ("rank", "alpha", "dropout"),
+    Method.ptuning_v2: ("prefix_length", "prefix_projection", "dropout"),
+}
+"""Method -> the fields of ``method`` that it needs; ``target_modules`` is LoRA's too and may be null."""
+
+
 def _method(config: Config) -> Iterator[str]:
     method = config.method
-    if method.name is Method.full:
-        for field in ("rank", "alpha", "dropout", "target_modules"):
-            if getattr(method, field) is not None:
-                yield f"method.{field} has no effect with method=full; add method=lora"
-    else:
-        for field in ("rank", "alpha", "dropout"):
-            if getattr(method, field) is None:
-                yield f"method.{field} must be set with method={method.name.value}"
-        if method.target_modules == []:
-            yield "method.target_modules=[] would train nothing; null takes the model's attention projections"
+    needed = METHOD_FIELDS[method.name]
+    for field in dict.fromkeys(name for names in METHOD_FIELDS.values() for name in (*names, "target_modules")):
+        value = getattr(method, field)
+        if value is None and field in needed:
+            yield f"method.{field} must be set with method={method.name.value}"
+        elif value is not None and field not in needed and (field, method.name) != ("target_modules", Method.lora):
+            whose = next((other for other, names in METHOD_FIELDS.items() if field in names), Method.lora)
+            yield f"method.{field} has no effect with method={method.name.value}; add method={whose.value}"
+    if method.name is Method.lora and method.target_modules == []:
+        yield "method.target_modules=[] would train nothing; null takes the model's attention projections"
 
 
 def _inputs(config: Config) -> Iterator[str]:

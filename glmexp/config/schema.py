@@ -18,12 +18,14 @@ from glmexp.config.choices import (
     Dtype,
     Hub,
     Init,
+    Language,
     Method,
     OffloadDevice,
     OnBad,
     OptimizerType,
     OverLength,
     Schedule,
+    SelectStrategy,
     Source,
     Task,
     TrackerMode,
@@ -38,6 +40,7 @@ Share = Annotated[float, Ge(0.0), Le(1.0)]
 # A float so that 5e8 can be written for 500000000; emitted as an int.
 SomeElements = Annotated[Optional[float], Ge(1), Le(2**62), MultipleOf(1)]
 MaybeElements = Annotated[Optional[float], Ge(0), Le(2**62), MultipleOf(1)]
+MaybeShare = Annotated[Optional[float], Ge(0.0), Le(1.0)]
 
 
 @dataclass
@@ -105,6 +108,10 @@ class MethodConfig:
     dropout: Annotated[Optional[float], Ge(0.0), Le(1.0)] = MISSING
     target_modules: Optional[list[str]] = MISSING
     """Linear layers that get an adapter; null takes the model's attention projections."""
+    prefix_length: SmallCount = None
+    """P-tuning v2: trained positions before the first token of every layer (the official scripts' PRE_SEQ_LEN)."""
+    prefix_projection: Optional[bool] = None
+    """P-tuning v2: a two-layer network computes the prefix from a small embedding; it is larger and needs a smaller lr."""
 
 
 @dataclass
@@ -128,11 +135,46 @@ class ZeroConfig:
     stage3_max_live_parameters: MaybeElements = MISSING
     stage3_max_reuse_distance: MaybeElements = MISSING
     stage3_gather_16bit_weights_on_model_save: Optional[bool] = MISSING
+    zero_hpz_partition_size: SmallCount = None
+    """ZeRO++: ranks of one node that keep a second copy of the parameters between them, so that gathering stays inside."""
+    zero_quantized_weights: Optional[bool] = None
+    """ZeRO++: parameters are gathered in int8."""
+    zero_quantized_nontrainable_weights: Optional[bool] = None
+    """ZeRO++: frozen parameters are kept in int8 (for LoRA)."""
+    zero_quantized_gradients: Optional[bool] = None
+    """ZeRO++: gradients are reduced in int4 between nodes."""
+
+
+@dataclass
+class ZenFlowConfig:
+    """ZenFlow: the most important gradients are applied on the GPU at each step, the rest by the host now and then."""
+
+    topk_ratio: Annotated[Optional[float], Gt(0), Le(0.99)] = None
+    """Share of the gradient columns that are updated at each step."""
+    select_strategy: Optional[SelectStrategy] = None
+    select_interval: SmallCount = None
+    """Steps or epochs between two choices of the important columns."""
+    update_interval: SmallCount = None
+    """Steps between two host updates. DeepSpeed overwrites the accumulation with it, so it must equal ``batch.accumulation``."""
+    overlap_step: Optional[bool] = None
+    full_warm_up_rounds: Annotated[Optional[int], Ge(0), Le(1_000_000)] = None
+
+
+@dataclass
+class AioConfig:
+    """DeepSpeed's ``aio``: asynchronous reads and writes of the NVMe device."""
+
+    block_size: MaybeCount = None
+    """Bytes of one request."""
+    queue_depth: SmallCount = None
+    intra_op_parallelism: SmallCount = None
+    single_submit: Optional[bool] = None
+    overlap_events: Optional[bool] = None
 
 
 @dataclass
 class OffloadConfig:
-    """Host memory for the optimizer (``device``) and for the parameters too (``parameters``, stage 3)."""
+    """Host memory or NVMe for the optimizer (``device``) and for the parameters too (``parameters``, stage 3)."""
 
     device: OffloadDevice = MISSING
     parameters: bool = MISSING
@@ -140,6 +182,19 @@ class OffloadConfig:
     """Page-locked host memory: faster copies, cannot be swapped out."""
     ratio: Annotated[Optional[float], Ge(0.0), Le(1.0)] = MISSING
     """Share of the optimizer step done on the host (stage 3); null means all."""
+    super_offload: Optional[bool] = None
+    """SuperOffload: host steps overlap with the backward pass (stage 3, made for GPUs with a fast link to the host)."""
+    cpuadam_cores_perc: MaybeShare = None
+    """Share of the cores that SuperOffload's Adam uses."""
+    nvme_path: Optional[str] = None
+    """Folder on the NVMe device; each rank writes its own files there."""
+    pipeline_read: Optional[bool] = None
+    pipeline_write: Optional[bool] = None
+    fast_init: Optional[bool] = None
+    max_in_cpu: MaybeElements = None
+    """Parameter elements that stay in host memory with parameters on NVMe."""
+    aio: AioConfig = field(default_factory=AioConfig)
+    zenflow: ZenFlowConfig = field(default_factory=ZenFlowConfig)
 
 
 @dataclass
@@ -148,6 +203,12 @@ class PrecisionConfig:
     """Compute dtype. bf16 and fp16 keep fp32 master weights."""
     grad_accum_dtype: Optional[Dtype] = MISSING
     """Dtype that micro-batch gradients are summed in; null is ``dtype``. fp32 costs 4 bytes a parameter."""
+    bf16_master_weights_and_grads: Optional[bool] = None
+    """Master weights in bf16 instead of fp32."""
+    bf16_optimizer_states: Optional[bool] = None
+    """Adam's two moments in bf16 instead of fp32."""
+    autocast_dtype: Optional[Dtype] = None
+    """torch.autocast's dtype: weights and states stay in fp32, the products are computed in this one."""
 
 
 @dataclass
@@ -180,6 +241,10 @@ class OptimizerConfig:
     betas: list[float] = MISSING
     eps: Annotated[float, Gt(0)] = MISSING
     weight_decay: Annotated[float, Ge(0)] = MISSING
+    momentum: Annotated[Optional[float], Ge(0), Le(1)] = None
+    """Muon: momentum of the matrices' update."""
+    adam_lr: Annotated[Optional[float], Gt(0), Le(1e30)] = None
+    """Muon: lr of the parameters that are no matrices (norms, biases, embeddings), which AdamW updates; null takes ``lr``."""
 
 
 @dataclass
@@ -202,12 +267,16 @@ class ActivationConfig:
 class CommConfig:
     communication_data_type: Optional[Dtype] = MISSING
     """Dtype of gradient reduction; null is the compute dtype."""
+    sequence_parallel_size: SmallCount = None
+    """Ulysses: ranks that share each sample, every one with a part of its tokens (stage 3)."""
 
 
 @dataclass
 class KernelsConfig:
     attention: Attention = MISSING
     """``sdpa`` is PyTorch's fused attention, ``eager`` the plain matrix products."""
+    deepcompile: bool = False
+    """DeepCompile: the layers are compiled and ZeRO's collectives are scheduled inside the compiled graph."""
 
 
 @dataclass
@@ -257,8 +326,16 @@ class TrainConfig:
 
 
 @dataclass
+class LintConfig:
+    allow: list[str] = MISSING
+    """DeepSpeed keys that glmexp does not know and that shall reach DeepSpeed all the same, as in ``lint.allow=[new_key]``."""
+
+
+@dataclass
 class Config:
     task: Task = MISSING
+    lang: Language = MISSING
+    """Language of ``explain``."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
@@ -278,3 +355,4 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     deepspeed: dict[str, Any] = field(default_factory=dict)
     """Raw DeepSpeed keys added to the emitted config."""
+    lint: LintConfig = field(default_factory=LintConfig)
