@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from glmexp.config.engine_schema import BatchConfig
 from glmexp.config.errors import UserError
-from glmexp.config.schema import BatchConfig
 
 
 @dataclass(frozen=True)

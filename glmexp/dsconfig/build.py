@@ -8,7 +8,8 @@ from typing import Any
 
 from glmexp.config.batch import solve
 from glmexp.config.choices import Dtype, OffloadDevice
-from glmexp.config.schema import Config, OffloadConfig, ScalerConfig
+from glmexp.config.engine_schema import OffloadConfig, ScalerConfig
+from glmexp.config.schema import Config
 from glmexp.config.zero import STAGES
 from glmexp.dsconfig.machine import Machine
 from glmexp.dsconfig.passthrough import merge

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glmexp.config.batch import Batch, solve
+from glmexp.config.engine_schema import BatchConfig
 from glmexp.config.errors import UserError
-from glmexp.config.schema import BatchConfig
 
 
 def batch(micro=None, accumulation=None, total=None):
