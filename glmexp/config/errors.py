@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+USER_ERROR = 2
+"""Exit code of a run that a UserError ended."""
+
 
 class UserError(ValueError):
     """Something the user can mend: the message names the key, its value and the next move in at most six lines."""
