@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -14,7 +15,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from glmexp.config.errors import UserError
-from glmexp.config.files import from_values, leaves
+from glmexp.config.files import from_composed, leaves
 from glmexp.config.rules import check_sources
 from glmexp.config.schema import Config
 from glmexp.config.wording import from_hydra
@@ -73,10 +74,8 @@ def from_composition(task: DictConfig, hydra: DictConfig) -> Composed:
     # Unresolved: an override such as data.path=${oc.env:HOME}/x would be interpolated when the list is read.
     overrides = [str(text) for text in OmegaConf.to_container(hydra.overrides.task, resolve=False)]  # type: ignore[union-attr]
     _refuse_shadowed_choices(overrides, hydra.runtime.choices, experiment)
-    unresolved = OmegaConf.to_container(task, resolve=False, enum_to_str=True)
-    assert isinstance(unresolved, dict)
-    values = _resolve({str(key): value for key, value in unresolved.items() if key != "hydra"})
-    config = from_values(absolute_paths(values))
+    values = _resolve(task)
+    config = from_composed(task, absolute_paths(values))
     sources = _sources(values, overrides, hydra.runtime.choices, experiment)
     check_sources(config, sources)
     return Composed(config, sources)
@@ -130,10 +129,10 @@ def absolute_paths(values: dict[str, Any], start: Path | None = None) -> dict[st
     return {**values, "data": data, "model": model}
 
 
-def _resolve(unresolved: dict[str, Any]) -> dict[str, Any]:
+def _resolve(task: DictConfig) -> dict[str, Any]:
     """Plain values with every interpolation replaced; each one that cannot be is told by its key."""
+    unresolved = _plain_values(task, resolve=False)
     refuse_secrets([str(value) for _, value in leaves(unresolved)])
-    task = OmegaConf.create(unresolved)
     for key, value in leaves(unresolved):
         if isinstance(value, str) and "${" in value:
             try:
@@ -141,13 +140,27 @@ def _resolve(unresolved: dict[str, Any]) -> dict[str, Any]:
             except OmegaConfBaseException as error:
                 reason = str(error).splitlines()[0]
                 raise UserError(f"{key}={value}: {reason}\nset {key} to a value, or the variable that it names") from error
-    missing = sorted(OmegaConf.missing_keys(task))
+    missing = sorted(key for key, value in leaves(unresolved) if value == "???")
     if missing:
         raise UserError("\n".join(f"{key} is not set: add {key}=..." for key in missing[:5]))
-    values = OmegaConf.to_container(task, resolve=True)
-    assert isinstance(values, dict)
+    values = _plain_values(task, resolve=True)
     refuse_secrets([str(value) for _, value in leaves(values)])  # a variable of any name may hold a URL with credentials
-    return {str(key): value for key, value in values.items()}
+    return values
+
+
+def _plain_values(task: DictConfig, resolve: bool) -> dict[str, Any]:
+    """Nested dicts and lists of what was composed, without Hydra's own node, whose interpolations only Hydra resolves."""
+    if not resolve:
+        values = OmegaConf.to_container(task, resolve=False, enum_to_str=True)
+        assert isinstance(values, dict)
+        return {str(key): value for key, value in values.items() if key != "hydra"}
+    return {
+        str(name): OmegaConf.to_container(value, resolve=True, enum_to_str=True)
+        if OmegaConf.is_config(value := task[name])
+        else (value.name if isinstance(value, Enum) else value)
+        for name in task
+        if name != "hydra"
+    }
 
 
 def _experiment_leaves(hydra: DictConfig) -> dict[str, str]:

@@ -1,11 +1,11 @@
 """From plain values to a Config and back: the door that everything below Hydra takes."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from glmexp.config.errors import UserError
@@ -46,6 +46,40 @@ def deleted_keys(values: dict[str, Any], schema: type = Config, prefix: str = ""
 
 def from_values(values: dict[str, Any]) -> Config:
     """A checked Config from resolved plain values; raises UserError."""
+    _refuse_unknown_and_deleted(values)
+    try:
+        config: Config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), values))  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        raise UserError(type_error(error)) from error
+    check_values(config)
+    return config
+
+
+def from_composed(task: DictConfig, values: dict[str, Any]) -> Config:
+    """A checked Config from what Hydra composed on the schema, whose types have been checked on the way; raises UserError.
+
+    ``values`` are its resolved plain values, with the paths that the Config gets.
+    """
+    _refuse_unknown_and_deleted(values)
+    try:
+        config = Config(**{field.name: _to_object(task, field.name) for field in fields(Config)})
+    except OmegaConfBaseException as error:
+        raise UserError(type_error(error)) from error
+    config = replace(
+        config,
+        data=replace(config.data, path=values["data"]["path"]),
+        model=replace(config.model, path=values["model"]["path"]),
+    )
+    check_values(config)
+    return config
+
+
+def _to_object(task: DictConfig, name: str) -> Any:
+    value = task[name]
+    return OmegaConf.to_object(value) if OmegaConf.is_config(value) else value
+
+
+def _refuse_unknown_and_deleted(values: dict[str, Any]) -> None:
     unknown = list(unknown_keys(values))
     if unknown:
         raise UserError("\n".join(unknown_key(key) for key in unknown[:5]))
@@ -54,12 +88,6 @@ def from_values(values: dict[str, Any]) -> Config:
         raise UserError(
             f"{', '.join(deleted[:5])} was deleted: every field must be there; set it to a value instead of using ~"
         )
-    try:
-        config: Config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), values))  # type: ignore[assignment]
-    except OmegaConfBaseException as error:
-        raise UserError(type_error(error)) from error
-    check_values(config)
-    return config
 
 
 def to_values(config: Config) -> dict[str, Any]:
