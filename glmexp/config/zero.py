@@ -14,6 +14,10 @@ STAGES = {
     "stage3_max_live_parameters": (3,),
     "stage3_max_reuse_distance": (3,),
     "stage3_gather_16bit_weights_on_model_save": (3,),
+    "zero_hpz_partition_size": (3,),
+    "zero_quantized_weights": (3,),
+    "zero_quantized_nontrainable_weights": (3,),
+    "zero_quantized_gradients": (3,),
 }
 """Key -> stages, read in DeepSpeed 0.19.8 (runtime/zero/stage_1_and_2.py, stage3.py). It accepts each key at any stage and
 ignores it elsewhere. ``allgather_*`` are only kept because published recipes hold them: no stage gathers by them."""

@@ -4,15 +4,22 @@ Pure: no files, environment or clock, and no number that is not in the config. E
 numbers, memory or speed is written out, no key that the chosen stage ignores is, and nothing is ever "auto".
 """
 
+from enum import Enum
 from typing import Any
 
 from glmexp.config.batch import solve
-from glmexp.config.choices import Dtype, OffloadDevice
-from glmexp.config.engine_schema import OffloadConfig, ScalerConfig
+from glmexp.config.choices import Dtype, OffloadDevice, OptimizerType
+from glmexp.config.engine_schema import AioConfig, OffloadConfig, PrecisionConfig, ScalerConfig, ZenFlowConfig, ZeroConfig
 from glmexp.config.schema import Config
 from glmexp.config.zero import STAGES
 from glmexp.dsconfig.machine import Machine
 from glmexp.dsconfig.passthrough import merge
+
+TORCH_NAMES = {Dtype.bf16: "bfloat16", Dtype.fp16: "float16", Dtype.fp32: "float32"}
+AIO = ("block_size", "queue_depth", "intra_op_parallelism", "single_submit", "overlap_events")
+ZENFLOW = ("topk_ratio", "select_strategy", "select_interval", "update_interval", "overlap_step", "full_warm_up_rounds")
+SHARES = ("ratio", "cpuadam_cores_perc", "topk_ratio")
+"""Keys that are no counts: the only floats that stay floats."""
 
 
 def build(config: Config, machine: Machine) -> dict[str, Any]:
@@ -35,11 +42,15 @@ def build(config: Config, machine: Machine) -> dict[str, Any]:
         "zero_optimization": zero(config),
     }
     if dtype is Dtype.bf16:
-        ds["bf16"] = {"enabled": True}
-        if config.zero.stage in (1, 2):
-            ds["bf16"]["check_grad_overflow"] = True  # read at stages 1 and 2 alone; the others always check
+        ds["bf16"] = bf16(config.precision, config.zero.stage)
     elif dtype is Dtype.fp16:
         ds["fp16"] = {"enabled": True, **scaler(config.scaler)}
+    if config.precision.autocast_dtype is not None:
+        ds["torch_autocast"] = {"enabled": True, "dtype": TORCH_NAMES[config.precision.autocast_dtype]}
+    if config.offload.device is OffloadDevice.nvme:
+        ds["aio"] = present(config.offload.aio, *AIO)
+    if config.kernels.deepcompile:
+        ds["compile"] = {"deepcompile": True}
     return merge(ds, config.deepspeed)
 
 
@@ -48,7 +59,8 @@ def optimizer(config: Config, machine: Machine) -> dict[str, Any]:
 
     ``torch_adam`` asks for torch.optim.AdamW, which needs no compiler: DeepSpeed would otherwise build FusedAdam at the first
     start. On a GPU torch's own fused kernel updates all parameters in one pass. With offload neither is set, which selects
-    DeepSpeedCPUAdam (engine.py, _configure_basic_optimizer).
+    DeepSpeedCPUAdam (engine.py, _configure_basic_optimizer). Muon hands them to the AdamW of its second half, which takes
+    ``torch_adam`` and drops ``fused`` (engine.py, _muon_param_groups).
     """
     wanted = config.optimizer
     params: dict[str, Any] = {
@@ -57,33 +69,56 @@ def optimizer(config: Config, machine: Machine) -> dict[str, Any]:
         "eps": wanted.eps,
         "weight_decay": wanted.weight_decay,
     }
+    muon = wanted.type is OptimizerType.Muon
+    if muon:
+        params |= {"momentum": wanted.momentum, "adam_lr": wanted.lr if wanted.adam_lr is None else wanted.adam_lr}
     if config.offload.device is OffloadDevice.none:
         params["torch_adam"] = True
-        if machine.device == "gpu":
+        if machine.device == "gpu" and not muon:
             params["fused"] = True
     return {"type": wanted.type.value, "params": params}
 
 
 def zero(config: Config) -> dict[str, Any]:
     """DeepSpeed's ``zero_optimization``: the keys that are set, all of which the stage reads."""
-    section: dict[str, Any] = {"stage": config.zero.stage}
-    for key in STAGES:
-        value = getattr(config.zero, key)
-        if value is not None:
-            # Counts of elements are floats in the config so that 5e8 can be written; DeepSpeed's are ints.
-            section[key] = int(value) if isinstance(value, float) else value
     offload = config.offload
-    if offload.device is not OffloadDevice.none:
-        section["offload_optimizer"] = offload_section(offload)
-        if offload.ratio is not None:
-            section["offload_optimizer"]["ratio"] = offload.ratio
-        if offload.parameters:
-            section["offload_param"] = offload_section(offload)
+    section: dict[str, Any] = {"stage": config.zero.stage, **present(config.zero, *STAGES)}
+    if offload.device is OffloadDevice.none:
+        return section
+    where = present(offload, "device", "pin_memory", "nvme_path")
+    section["offload_optimizer"] = where | present(
+        offload, "ratio", "pipeline_read", "pipeline_write", "fast_init", "super_offload", "cpuadam_cores_perc"
+    )
+    if offload.parameters:
+        section["offload_param"] = where | present(offload, "max_in_cpu")
+    if zenflow := present(offload.zenflow, *ZENFLOW):
+        section["zenflow"] = zenflow
     return section
 
 
-def offload_section(offload: OffloadConfig) -> dict[str, Any]:
-    return {"device": offload.device.value, "pin_memory": bool(offload.pin_memory)}
+def present(section: ZeroConfig | OffloadConfig | AioConfig | ZenFlowConfig | PrecisionConfig, *keys: str) -> dict[str, Any]:
+    """The keys of a group that are set, as plain JSON values.
+
+    Counts of elements are floats in the config so that 5e8 can be written; DeepSpeed's are ints.
+    """
+    found: dict[str, Any] = {}
+    for key in keys:
+        value = getattr(section, key)
+        if isinstance(value, Enum):
+            found[key] = value.value
+        elif isinstance(value, float) and key not in SHARES:
+            found[key] = int(value)
+        elif value is not None:
+            found[key] = value
+    return found
+
+
+def bf16(wanted: PrecisionConfig, stage: int) -> dict[str, Any]:
+    """DeepSpeed's ``bf16`` section."""
+    section: dict[str, Any] = {"enabled": True}
+    if stage in (1, 2):
+        section["check_grad_overflow"] = True  # read at stages 1 and 2 alone; the others always check
+    return section | present(wanted, "bf16_master_weights_and_grads", "bf16_optimizer_states")
 
 
 def scaler(wanted: ScalerConfig) -> dict[str, Any]:

@@ -4,7 +4,10 @@ from pathlib import Path
 import pytest
 
 from glmexp.config import UserError, compose
+from glmexp.config.files import leaves
+from glmexp.config.wording import known_keys
 from glmexp.dsconfig import Machine, build
+from glmexp.dsconfig.passthrough import place
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "dsconfig"
 CPU, GPU = Machine(1, "cpu"), Machine(1, "gpu")
@@ -22,6 +25,15 @@ CASES = [
     ("fp16_dynamic", ["precision=fp16"], GPU),
     ("fp16_static", ["precision=fp16", "scaler=static"], GPU),
     ("fp32", ["precision=fp32"], GPU),
+    ("bf16_states", ["precision=bf16_states"], GPU),
+    ("autocast", ["precision=autocast"], GPU),
+    ("stage3_zeropp", ["zero=stage3_zeropp"], Machine(16, "gpu")),
+    ("offload_nvme", ["zero=stage3", "offload=nvme", "offload.nvme_path=/nvme"], GPU),
+    ("super_offload", ["zero=stage3", "offload=super_offload"], GPU),
+    ("zenflow", ["offload=zenflow", "batch.accumulation=4"], GPU),
+    ("muon", ["optimizer=muon"], GPU),
+    ("muon_stage3", ["optimizer=muon", "zero=stage3", "zero.reduce_scatter=false"], GPU),
+    ("deepcompile", ["kernels=deepcompile", "zero=stage3"], GPU),
     ("comm_fp32", ["comm.communication_data_type=fp32", "precision.grad_accum_dtype=fp32"], GPU),
     ("eight_gpus_global_batch_256", ["batch.total=256", "batch.micro=4"], Machine(8, "gpu")),
     (
@@ -93,3 +105,10 @@ def test_two_places_for_one_quantity_are_refused(override, place):
 def test_equal_values_in_two_places_pass():
     overrides = ["batch.accumulation=16", "+deepspeed.gradient_accumulation_steps=16"]
     assert build(compose(overrides).config, CPU)["gradient_accumulation_steps"] == 16
+
+
+@pytest.mark.parametrize(("name", "overrides", "machine"), CASES, ids=[case[0] for case in CASES])
+def test_every_emitted_key_names_the_field_that_it_comes_from(name, overrides, machine):
+    fields = set(known_keys())
+    emitted = {key for key, _ in leaves(build(compose(overrides).config, machine))}
+    assert {key: place(key) for key in emitted if place(key) not in fields} == {}
