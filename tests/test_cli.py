@@ -48,6 +48,18 @@ def test_a_users_mistake_ends_with_2(glmexp, arguments, words):
     assert not list(ran.folder.rglob("result.json"))
 
 
+@pytest.mark.parametrize("key", ["model.kwargs.device_map", "model.device_map", "model.low_cpu_mem_usage"])
+def test_a_placement_of_weights_is_refused_with_the_reason(glmexp, key):
+    glmexp("check", "zero=stage3", f"+{key}=auto").refused(key, "ZeRO")
+
+
+@pytest.mark.parametrize("overrides", [["method=full"], ["method=lora", "zero=stage3"]])
+def test_a_quantised_model_is_refused_at_check(glmexp, tmp_path, overrides):
+    (tmp_path / "int4").mkdir()
+    (tmp_path / "int4" / "config.json").write_text('{"model_type": "chatglm", "quantization_bit": 4}')
+    glmexp("check", "model=auto", "model.path=int4", *overrides).refused("quantization_bit=4", "unquantised", "ZeRO")
+
+
 def test_an_absent_file_is_named_by_its_absolute_path(glmexp, tmp_path):
     glmexp("check", "data.path=data/absent.jsonl").refused(f"{tmp_path}/data/absent.jsonl")
 

@@ -43,7 +43,6 @@ class ChatGLMSpec:
     multi_query_attention: bool = False
     multi_query_group_num: int = 1
     fp32_residual_connection: bool = False
-    quantization_bit: int | None = 0
     rope_ratio: float | None = 1.0
     pre_seq_len: int | None = None
     eos_token_id: int | tuple[int, ...] | None = 2
@@ -103,8 +102,8 @@ def detect(folder: str | Path) -> ChatGLMSpec | None:
     if config is None:
         return None
     where = str(Path(folder) / "config.json")
-    _refuse_quantised(config, where)
     _refuse_relatives(config, where)
+    _refuse_quantised(config, where)
     if not _is_original(config):
         return None
     return parse(config, where)
@@ -154,14 +153,21 @@ def _refuse_relatives(config: Mapping[str, Any], where: str) -> None:
 
 
 def _refuse_quantised(config: Mapping[str, Any], where: str) -> None:
-    """Refuses the ways in which transformers itself stores packed weights (GPTQ, AWQ, bitsandbytes and so on)."""
-    quantised = config.get("quantization_config")
-    if quantised:
+    """Refuses packed weights: the originals' own ``quantization_bit``, and what transformers itself stores (GPTQ, AWQ …)."""
+    bits, quantised = config.get("quantization_bit"), config.get("quantization_config")
+    if bits:
+        said = f"{where} says quantization_bit={bits}"
+    elif quantised:
         method = quantised.get("quant_method", "quantised") if isinstance(quantised, dict) else "quantised"
-        raise UserError(
-            f"{where} says that the weights are {method}: packed integer weights have no gradient.\n"
-            "Set model.path to the unquantised model."
-        )
+        said = f"{where} says that the weights are {method}"
+    else:
+        return
+    name = re.sub(r"-int\d$", "", str(config.get("_name_or_path") or ""))
+    such_as = f", such as {name or 'THUDM/chatglm2-6b'}" if bits else ""
+    raise UserError(
+        f"{said}: packed integer weights have no gradient.\n"
+        f"Set model.path to the unquantised model{such_as}; glmexp trains no quantised one, by any method or ZeRO stage."
+    )
 
 
 def _check_sizes(spec: ChatGLMSpec) -> None:
@@ -179,12 +185,6 @@ def _check_sizes(spec: ChatGLMSpec) -> None:
 
 def refuse_unsupported(spec: ChatGLMSpec, where: str) -> None:
     """Raises UserError for a variant whose function transformers' Glm does not compute, or that cannot be trained."""
-    if spec.quantization_bit:
-        full = re.sub(r"-int\d$", "", spec.name) or "THUDM/chatglm2-6b"
-        raise UserError(
-            f"{where} says quantization_bit={spec.quantization_bit}: packed integer weights have no gradient.\n"
-            f"Set model.path to the unquantised model, such as {full}."
-        )
     wrong = {
         "add_bias_linear": spec.add_bias_linear,
         "rmsnorm": not spec.rmsnorm,
