@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Le, MultipleOf
 from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Init, Method, OffloadDevice, Source, TrackerName
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
+from glmexp.config.sequence_parallel import sequence_parallel
 from glmexp.config.zero import STAGES
 
 MOST_LINES = 5
@@ -97,6 +98,7 @@ def contradictions(config: Config) -> Iterator[str]:
     yield from _method(config)
     yield from _inputs(config)
     yield from _optimizer(config)
+    yield from sequence_parallel(config)
     if config.tracker.name is TrackerName.none:
         for field in ("mode", "project", "entity", "group", "run_name", "tags"):
             if getattr(config.tracker, field):

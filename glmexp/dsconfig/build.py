@@ -11,6 +11,7 @@ from glmexp.config.batch import solve
 from glmexp.config.choices import Dtype, OffloadDevice, OptimizerType
 from glmexp.config.engine_schema import AioConfig, OffloadConfig, PrecisionConfig, ScalerConfig, ZenFlowConfig, ZeroConfig
 from glmexp.config.schema import Config
+from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.config.zero import STAGES
 from glmexp.dsconfig.machine import Machine
 from glmexp.dsconfig.passthrough import merge
@@ -28,7 +29,8 @@ def build(config: Config, machine: Machine) -> dict[str, Any]:
     Raises UserError when the batch cannot be solved for ``machine.world_size``, or when ``deepspeed.KEY`` sets a key that is
     derived from another field to a different value.
     """
-    batch = solve(config.batch, machine.world_size)
+    sharing = sequence_parallel_size(config)
+    batch = solve(config.batch, machine.world_size, sharing)
     dtype = config.precision.dtype
     ds: dict[str, Any] = {
         "train_batch_size": batch.total,
@@ -41,6 +43,10 @@ def build(config: Config, machine: Machine) -> dict[str, Any]:
         "communication_data_type": (config.comm.communication_data_type or dtype).value,
         "zero_optimization": zero(config),
     }
+    if sharing > 1:
+        ds["sequence_parallel_size"] = sharing
+        # What the engine reduces in then, instead of communication_data_type (engine.py, _configure_distributed_model).
+        ds["seq_parallel_communication_data_type"] = ds.pop("communication_data_type")
     if dtype is Dtype.bf16:
         ds["bf16"] = bf16(config.precision, config.zero.stage)
     elif dtype is Dtype.fp16:

@@ -18,6 +18,7 @@ PLACES = {
     "data_types.grad_accum_dtype": "precision.grad_accum_dtype",
     "communication_data_type": "comm.communication_data_type",
     "sequence_parallel_size": "comm.sequence_parallel_size",
+    "seq_parallel_communication_data_type": "comm.communication_data_type",
     "zero_optimization": "zero",
     "zero_optimization.offload_optimizer": "offload",
     "zero_optimization.offload_param": "offload",

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from types import ModuleType
 from typing import Any
 
 import deepspeed
@@ -11,6 +12,7 @@ from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from transformers import PreTrainedModel
 from transformers.integrations import HfDeepSpeedConfig
 
+from glmexp.config.batch import Batch
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.models import method
@@ -19,8 +21,8 @@ from glmexp.train.schedule import lr_scheduler
 LOGGER = logging.getLogger(__name__)
 
 
-def batch_numbers(ds_config: dict[str, Any], world_size: int) -> tuple[int, int, int]:
-    """(micro, accumulation, total) of the DeepSpeed config, checked against the number of ranks.
+def batch_numbers(ds_config: dict[str, Any], world_size: int) -> Batch:
+    """The batch of the DeepSpeed config, checked against the number of ranks.
 
     Raises:
         UserError: the folder was written for another number of ranks.
@@ -28,13 +30,15 @@ def batch_numbers(ds_config: dict[str, Any], world_size: int) -> tuple[int, int,
     micro = ds_config["train_micro_batch_size_per_gpu"]
     accumulation = ds_config["gradient_accumulation_steps"]
     total = ds_config["train_batch_size"]
-    if micro * accumulation * world_size != total:
+    sharing = ds_config.get("sequence_parallel_size", 1)
+    if micro * accumulation * world_size != total * sharing:
+        shared = f" / comm.sequence_parallel_size {sharing}" if sharing > 1 else ""
         raise UserError(
-            f"ds_config.json was written for {total / (micro * accumulation):g} ranks, and there are {world_size}: "
-            f"batch.micro {micro} x batch.accumulation {accumulation} x {world_size} ranks is not batch.total {total}\n"
+            f"ds_config.json was written for {total * sharing / (micro * accumulation):g} ranks, and there are {world_size}: "
+            f"batch.micro {micro} x batch.accumulation {accumulation} x {world_size} ranks{shared} is not batch.total {total}\n"
             f"compose it again with launch.ranks, or start it with as many ranks"
         )
-    return micro, accumulation, total
+    return Batch(micro, accumulation, total)
 
 
 def partition_on_load(ds_config: dict[str, Any]) -> HfDeepSpeedConfig | None:
@@ -44,13 +48,16 @@ def partition_on_load(ds_config: dict[str, Any]) -> HfDeepSpeedConfig | None:
     return HfDeepSpeedConfig(copy.deepcopy(ds_config))
 
 
-def start(model: PreTrainedModel, config: Config, ds_config: dict[str, Any], steps: int) -> deepspeed.DeepSpeedEngine:
+def start(
+    model: PreTrainedModel, config: Config, ds_config: dict[str, Any], steps: int, mpu: ModuleType | None = None
+) -> deepspeed.DeepSpeedEngine:
     """Hands the model and ``ds_config`` to DeepSpeed.
 
     Args:
         model: with the tuning method applied; only parameters that require a gradient are optimized.
         ds_config: the content of ``ds_config.json``.
         steps: optimizer steps of the run, for the schedule.
+        mpu: the groups of ranks that share samples (``train.sequence_parallel``), if any do.
     """
     if config.activation.checkpoint:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -61,6 +68,7 @@ def start(model: PreTrainedModel, config: Config, ds_config: dict[str, Any], ste
         model_parameters=[parameter for parameter in model.parameters() if parameter.requires_grad],
         config=copy.deepcopy(ds_config),
         lr_scheduler=lr_scheduler(steps, config.scheduler),
+        mpu=mpu,
         dist_init_required=False,
     )
     _undo_first_step(engine)

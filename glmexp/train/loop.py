@@ -9,12 +9,14 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
 from glmexp.config.schema import Config
+from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.data import Batch
 from glmexp.train.device import all_reduced, synchronize
 from glmexp.train.engine import gradient_norm, loss_scale, zero_stage
 from glmexp.train.failure import Where
 from glmexp.train.figures import MetricsFile, StepFigures, finite, peak_allocated_gib
 from glmexp.train.loss import loss_sum, target_count
+from glmexp.train.sequence_parallel import Part, part_of
 from glmexp.train.skips import Skips
 from glmexp.trial.record import Phase, RankWriter
 
@@ -27,7 +29,7 @@ class Loop:
 
     The loss is the mean over the target tokens of the whole global batch, whatever the accumulation and the number of
     ranks: each micro batch contributes its summed cross entropy over the number of targets of all micro batches of all
-    ranks. A mean of means would weigh a token by the company it is in.
+    ranks. A mean of means would weigh a token by the company it is in. Ranks that share a sample sum over their own columns.
     """
 
     def __init__(self, engine: DeepSpeedEngine, config: Config, steps: int, writer: RankWriter, where: Where) -> None:
@@ -38,6 +40,8 @@ class Loop:
         self.where = where
         self.device: torch.device = engine.device
         self.world_size = dist.get_world_size()
+        self.sharing = sequence_parallel_size(config)
+        self.place = dist.get_rank() % self.sharing
         self.skips = Skips(config)
         self.lines: list[StepFigures] = []
 
@@ -51,10 +55,10 @@ class Loop:
         for step in range(1, self.steps + 1):
             self.where.step = step
             started = time.perf_counter()
-            micro_batches = next(batches)
+            parts = [part_of(batch, self.sharing, self.place) for batch in next(batches)]
             scale, lr = loss_scale(self.engine), float(self.engine.get_lr()[0])
-            targets, tokens = self.count(micro_batches)
-            loss = self.accumulate(micro_batches, targets)
+            targets, tokens = self.count(parts)
+            loss = self.accumulate(parts, targets)
             self.skips.refuse_loss(step, loss, scale)
             grad_norm, skipped = self.update(step, scale)
             synchronize(self.device)
@@ -64,40 +68,40 @@ class Loop:
             self.skips.record(step, skipped, scale, loss_scale(self.engine))
         return self.lines
 
-    def count(self, micro_batches: list[Batch]) -> tuple[int, int]:
+    def count(self, parts: list[Part]) -> tuple[int, int]:
         """(target tokens, input tokens without padding) of the global batch."""
-        targets = sum(target_count(batch.labels) for batch in micro_batches)
-        tokens = sum(batch.tokens for batch in micro_batches)
+        targets = sum(target_count(part.targets) for part in parts)
+        tokens = sum(part.tokens for part in parts)
         targets, tokens = (int(total) for total in all_reduced([float(targets), float(tokens)], self.device))
         if targets == 0:
             raise ValueError("a global batch without any target token: the data side drops such samples")
         return targets, tokens
 
-    def accumulate(self, micro_batches: list[Batch], targets: int) -> float:
+    def accumulate(self, parts: list[Part], targets: int) -> float:
         """Forward and backward of every micro batch; returns the loss of the global batch.
 
         ``engine.backward`` divides by the accumulation and the engine averages over ranks, hence the factor. The engine's own
         boundary decides when gradients are reduced; the last micro batch's ``engine.step()`` is left to ``update``.
         """
-        factor = len(micro_batches) * self.world_size / targets
+        factor = len(parts) * self.world_size / targets
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for number, batch in enumerate(micro_batches, start=1):
-            self.where.length = batch.input_ids.shape[1]
-            loss = self.forward(batch.to(self.device))
+        for number, part in enumerate(parts, start=1):
+            self.where.length = part.length
+            loss = self.forward(part.to(self.device))
             self.engine.backward(loss * factor)
             total += loss.detach()
-            if number < len(micro_batches):
+            if number < len(parts):
                 self.engine.step()
         return all_reduced([float(total)], self.device)[0] / targets
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Summed cross entropy of one micro batch.
+    def forward(self, part: Part) -> torch.Tensor:
+        """Summed cross entropy of this rank's part of one micro batch.
 
         No attention mask is needed: padding is on the right, where a causal model does not look, and without one the attention
         kernel that needs no mask tensor can be taken.
         """
-        logits = self.engine(input_ids=batch.input_ids, use_cache=False).logits
-        return loss_sum(logits, batch.labels)
+        logits = self.engine(**part.inputs(), use_cache=False).logits
+        return loss_sum(logits, part.targets)
 
     def update(self, step: int, scale: float) -> tuple[float | None, bool]:
         """The optimizer step; (gradient norm before clipping or None if not finite, whether the step was skipped)."""

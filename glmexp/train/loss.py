@@ -18,18 +18,18 @@ def shifted(labels: torch.Tensor) -> torch.Tensor:
     return moved
 
 
-def target_count(labels: torch.Tensor) -> int:
-    """Tokens that the loss sees: labels other than -100, without the first column, which nothing predicts."""
-    return int((labels[:, 1:] != IGNORED).sum())
+def target_count(targets: torch.Tensor) -> int:
+    """Tokens that the loss sees: targets other than -100."""
+    return int((targets != IGNORED).sum())
 
 
-def loss_sum(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Summed cross entropy in fp32 of the target tokens, a scalar in nats.
 
     Args:
         logits: [micro, length, vocabulary], any floating dtype.
-        labels: [micro, length] int64, aligned with the input ids, -100 where nothing is learnt.
+        targets: [micro, length] int64, the token to predict from each position (``shifted``), -100 where nothing is learnt.
     """
     return cross_entropy(
-        logits.float().reshape(-1, logits.shape[-1]), shifted(labels).reshape(-1), ignore_index=IGNORED, reduction="sum"
+        logits.float().reshape(-1, logits.shape[-1]), targets.reshape(-1), ignore_index=IGNORED, reduction="sum"
     )

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from glmexp.config.batch import Batch
 from glmexp.config.choices import Source
 from glmexp.config.schema import Config
+from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.train import device as devices
 from glmexp.train import logs, ops
 from glmexp.train.failure import PeerEndedError, Where
@@ -40,6 +42,7 @@ class Run:
         self.device = devices.choose(config.launch.device, ranks)
         ops.prepare_environment()
         devices.cap_memory(config.hardware, self.device)
+        self.sharing = sequence_parallel_size(config)
         self.tokenizer: Any = None
 
     def execute(self) -> dict[str, Any]:
@@ -47,7 +50,7 @@ class Run:
         from glmexp.train.engine import batch_numbers
 
         logs.join_libraries(self.ranks.rank)
-        micro, accumulation, total = batch_numbers(self.ds_config, self.ranks.world_size)
+        batch = batch_numbers(self.ds_config, self.ranks.world_size)
         samples = self.prepare()
         with self.phase(Phase.building):
             ops.ensure(self.ds_config, self.tell)
@@ -55,20 +58,20 @@ class Run:
         self.tell_devices()
         from glmexp.data import batches, total_steps
 
-        steps = self.config.train.max_steps or total_steps(len(samples), self.config.train.epochs, total)
-        engine = self.build(steps)
+        steps = self.config.train.max_steps or total_steps(len(samples), self.config.train.epochs, batch.total)
+        engine = self.build(steps, batch.micro)
         self.tell_arithmetic(engine, len(samples), steps)
         order = batches(
             samples,
-            micro=micro,
-            accumulation=accumulation,
-            rank=self.ranks.rank,
-            world=self.ranks.world_size,
+            micro=batch.micro,
+            accumulation=batch.accumulation,
+            rank=self.ranks.rank // self.sharing,
+            world=self.ranks.world_size // self.sharing,
             seed=self.config.train.seed,
             pad_id=0,
             steps=steps,
         )
-        metrics = self.train(engine, order, steps, total)
+        metrics = self.train(engine, order, steps, batch.total)
         if self.config.train.save_weights:
             self.save(engine)
         self.part()
@@ -82,6 +85,7 @@ class Run:
         from glmexp.data import Samples, prepare
         from glmexp.models import describe, preflight
         from glmexp.models.method import check_targets
+        from glmexp.train.sequence_parallel import check_model
 
         config = self.config
         if not self.ranks.leads_node:
@@ -90,6 +94,8 @@ class Run:
         preflight(config.model)
         check_targets(config.model, config.method)
         described = describe(config.model).config
+        if self.sharing > 1:
+            check_model(described, self.sharing)
         vocabulary = int(described.vocab_size)
         self.tell_limit(getattr(described, "max_position_embeddings", None))
         prompts = self.prompts()
@@ -132,11 +138,12 @@ class Run:
         self.tokenizer = load_tokenizer(locate(self.config.model), self.config.model.template)
         return prompts_for(self.tokenizer)
 
-    def build(self, steps: int) -> Any:
+    def build(self, steps: int, micro: int) -> Any:
         """Weights, tuning method, engine."""
         from glmexp.models import build_model
         from glmexp.models import method as methods
         from glmexp.train import engine as engines
+        from glmexp.train.sequence_parallel import share
 
         config = self.config
         with self.phase(Phase.loading):
@@ -146,9 +153,10 @@ class Run:
             seed = config.train.seed
             model = build_model(config.model, dtype, config.kernels.attention.value, seed, self.device)
         with self.phase(Phase.building):
+            groups = share(model, micro, self.sharing)
             torch.manual_seed(seed)  # adapters must be drawn alike on every rank
             model = methods.apply(model, config.method)
-            engine = engines.start(model, config, self.ds_config, steps)
+            engine = engines.start(model, config, self.ds_config, steps, groups)
             del partition
         torch.manual_seed(seed + self.ranks.rank)  # dropout must not be alike
         return engine
@@ -198,11 +206,12 @@ class Run:
 
     def tell_arithmetic(self, engine: Any, samples: int, steps: int) -> None:
         """The batch arithmetic of the engine, said and checked before the first step."""
-        micro, accumulation = engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps()
         world, total = self.ranks.world_size, engine.train_batch_size()
-        if micro * accumulation * world != total or total != self.ds_config["train_batch_size"]:
-            raise ValueError(f"the engine's batch does not add up: {micro} x {accumulation} x {world} against {total}")
-        LOGGER.info("batch: micro %d x accumulation %d x ranks %d = %d samples a step", micro, accumulation, world, total)
+        batch = Batch(engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps(), total)
+        multiplied = batch.micro * batch.accumulation * (world // self.sharing)
+        if multiplied != total or total != self.ds_config["train_batch_size"]:
+            raise ValueError(f"the engine's batch does not add up: {batch.arithmetic(world, self.sharing)}")
+        LOGGER.info("%s", batch.arithmetic(world, self.sharing))
         LOGGER.info("%d optimizer steps over %d samples (%.2f epochs)", steps, samples, steps * total / samples)
 
     @contextmanager

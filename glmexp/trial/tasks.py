@@ -16,6 +16,7 @@ from glmexp.config.errors import UserError
 from glmexp.config.files import save
 from glmexp.config.rules import warnings
 from glmexp.config.schema import Config
+from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.dsconfig import build
 from glmexp.track.selection import preflight, tracker_for
 from glmexp.trial.placement import Placement, check_precision, resolve
@@ -72,7 +73,7 @@ def train(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
     config = composed.config
     check_inputs(config)
     placement = resolve(config, os.environ)
-    solve(config.batch, placement.machine.world_size)
+    solve(config.batch, placement.machine.world_size, sequence_parallel_size(config))
     console = Screen(soft_wrap=True, highlight=False)
     for line in [*warnings(config), *preflight(config.tracker, os.environ)]:
         print(f"warning: {line}", file=sys.stderr)
@@ -108,5 +109,5 @@ def check_inputs(config: Config) -> None:
 def arithmetic(config: Config, placement: Placement) -> str:
     """``batch: micro 2 x accumulation 4 x ranks 1 = 8``."""
     world_size = placement.machine.world_size
-    batch = solve(config.batch, world_size)
-    return f"batch: micro {batch.micro} x accumulation {batch.accumulation} x ranks {world_size} = {batch.total} samples a step"
+    sharing = sequence_parallel_size(config)
+    return solve(config.batch, world_size, sharing).arithmetic(world_size, sharing)

@@ -9,7 +9,7 @@ def test_each_position_predicts_the_next_token() -> None:
 
 
 def test_the_first_label_is_never_seen() -> None:
-    assert target_count(torch.tensor([[7, -100, -100], [-100, 8, 9]])) == 2
+    assert target_count(shifted(torch.tensor([[7, -100, -100], [-100, 8, 9]]))) == 2
 
 
 def test_it_is_the_sum_over_the_targets() -> None:
@@ -19,7 +19,7 @@ def test_it_is_the_sum_over_the_targets() -> None:
     by_hand = sum(
         -torch.log_softmax(logits[row, column - 1], -1)[labels[row, column]] for row, column in ((0, 2), (0, 3), (1, 1))
     )
-    assert loss_sum(logits, labels).item() == pytest.approx(float(by_hand), rel=1e-6)
+    assert loss_sum(logits, shifted(labels)).item() == pytest.approx(float(by_hand), rel=1e-6)
 
 
 def test_no_target_gives_zero_with_a_zero_gradient() -> None:
