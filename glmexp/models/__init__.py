@@ -8,16 +8,18 @@ from glmexp.models.errors import ModelLoadError
 if TYPE_CHECKING:
     from glmexp.models.description import describe
     from glmexp.models.load import build_model, load_model
+    from glmexp.models.prefix import load_prefix
     from glmexp.models.source import locate
     from glmexp.models.tokenizer import load_tokenizer
     from glmexp.models.weights import preflight
 
-__all__ = ["ModelLoadError", "build_model", "describe", "load_model", "load_tokenizer", "locate", "preflight"]
+__all__ = ["ModelLoadError", "build_model", "describe", "load_model", "load_prefix", "load_tokenizer", "locate", "preflight"]
 
 _HOMES = {
     "build_model": "load",
     "describe": "description",
     "load_model": "load",
+    "load_prefix": "prefix",
     "load_tokenizer": "tokenizer",
     "locate": "source",
     "preflight": "weights",

@@ -1,4 +1,5 @@
-"""What of a model is trained: everything, or low-rank adapters beside its linear layers (LoRA, Hu et al. 2021)."""
+"""What of a model is trained: everything, low-rank adapters beside its linear layers (LoRA, Hu et al. 2021), or a prefix in
+front of every layer (P-tuning v2, in ``prefix``)."""
 
 from collections.abc import Iterable
 
@@ -13,6 +14,7 @@ from glmexp.config.errors import UserError, nearest
 from glmexp.config.schema import MethodConfig, ModelConfig
 from glmexp.models.description import describe
 from glmexp.models.initialisation import from_config
+from glmexp.models.prefix import add_prefix, check_prefix
 
 FUSED = {
     "query_key_value": ("q_proj", "k_proj", "v_proj"),
@@ -79,26 +81,32 @@ def targets(model: PreTrainedModel, method: MethodConfig) -> list[str]:
 
 
 def check_targets(model: ModelConfig, method: MethodConfig) -> None:
-    """Refuses a wrong ``method.target_modules`` from the model's configuration alone, before any weights are read."""
+    """Refuses what ``method`` does not fit, from the model's configuration alone and before any weights are read: a wrong
+    ``method.target_modules``, or an architecture that takes no prefix. Raises UserError."""
     if method.name is Method.full:
         return
     with torch.device("meta"), no_init_weights():
         shape = from_config(describe(model).config, torch.bfloat16, "eager")
-    targets(shape, method)
+        if method.name is Method.ptuning_v2:
+            check_prefix(shape, method)
+        else:
+            targets(shape, method)
 
 
 def apply(model: PreTrainedModel, method: MethodConfig) -> PreTrainedModel:
     """The model with its trainable parameters chosen.
 
-    LoRA draws its matrices from torch's generator: seed it alike on every rank, since at ZeRO stage 3 each rank keeps its
-    part of its own draw. The adapters are whole tensors in the base layers' dtype; ``deepspeed.initialize`` partitions them.
+    LoRA and P-tuning draw from torch's generator: seed it alike on every rank, since at ZeRO stage 3 each rank keeps its
+    part of its own draw. What they add is whole, in the base layers' dtype; ``deepspeed.initialize`` partitions it.
 
     Raises:
-        UserError: a target names no linear layer.
+        UserError: a target names no linear layer, or the architecture takes no prefix.
     """
     if method.name is Method.full:
         model.requires_grad_(True)
         return model
+    if method.name is Method.ptuning_v2:
+        return add_prefix(model, method)
     from peft import LoraConfig, get_peft_model
 
     rank = method.rank or 8

@@ -1,5 +1,9 @@
-"""The trained weights in the standard layout: ``export/`` loads in plain transformers or PEFT, without glmexp."""
+"""The trained weights in the standard layout: ``export/`` loads in plain transformers or PEFT, without glmexp.
 
+A P-tuning prefix, which neither knows, has the official names; ``glmexp.models.load_prefix`` puts it onto its model.
+"""
+
+import json
 import logging
 import os
 import shutil
@@ -9,11 +13,13 @@ from pathlib import Path
 import torch
 from deepspeed import DeepSpeedEngine
 from deepspeed.runtime.zero import GatheredParameters
+from safetensors.torch import save_file
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from glmexp.config.choices import Method
 from glmexp.config.schema import Config
+from glmexp.models import prefix
 from glmexp.models.method import trainable_parameters
 from glmexp.models.source import TINY, local_folder
 
@@ -31,25 +37,28 @@ def save(
 ) -> Path | None:
     """Writes ``FOLDER/export/`` in the compute dtype, whole or not at all; all ranks call it together, rank 0 writes.
 
-    A full model is written with its native keys and config.json, LoRA as a PEFT adapter. If the disk has no room for it, a
-    warning says so and the run goes on to its end: the measurements stand.
+    A full model is written with its native keys and config.json, LoRA as a PEFT adapter, P-tuning as its prefix alone. If the
+    disk has no room for it, a warning says so and the run goes on to its end: the measurements stand.
 
     Returns:
         The export folder, on rank 0, or None.
     """
     model: PreTrainedModel = engine.module
-    lora = config.method.name is Method.lora
-    if not _room(model, lora, folder, rank):
+    method = config.method.name
+    only_trainable = method is not Method.full
+    if not _room(model, only_trainable, folder, rank):
         return None
-    state = collect(model, only_trainable=lora, keep=rank == 0)
+    state = collect(model, only_trainable, keep=rank == 0)
     if rank != 0:
         return None
     count = len(state)  # save_pretrained empties the dict as it writes
     target, building = folder / EXPORT, folder / f".{EXPORT}.{os.getpid()}"
     shutil.rmtree(building, ignore_errors=True)
     try:
-        if lora:
+        if method is Method.lora:
             _write_adapter(model, state, config.model.path, building)
+        elif method is Method.ptuning_v2:
+            _write_prefix(state, config, building)
         else:
             _write_model(model, state, building)
         if tokenizer is not None:
@@ -98,13 +107,31 @@ def _groups(named: list[tuple[str, nn.Parameter]]) -> Iterator[list[tuple[str, n
 
 def _write_adapter(model: PreTrainedModel, state: dict[str, torch.Tensor], base: str, building: Path) -> None:
     """adapter_config.json, which names the base model, and adapter_model.safetensors."""
-    folder = local_folder(base)
     for settings in model.peft_config.values():
-        settings.base_model_name_or_path = base if folder is None or base == TINY else str(folder.absolute())
+        settings.base_model_name_or_path = _base_name(base)
         settings.target_modules = sorted(settings.target_modules)
     # "auto" would ask the hub whether the vocabulary was resized.
     model.save_pretrained(str(building), state_dict=state, save_embedding_layers=False)
     (building / "README.md").unlink(missing_ok=True)  # PEFT's empty model card
+
+
+def _write_prefix(state: dict[str, torch.Tensor], config: Config, building: Path) -> None:
+    """prefix_config.json, which names the base model, and the prefix encoder under the names of ChatGLM2's official code."""
+    building.mkdir()
+    official = {name.replace(prefix.SUBMODULE, prefix.OFFICIAL, 1): tensor for name, tensor in state.items()}
+    save_file(official, building / prefix.FILE, metadata={"format": "pt"})
+    settings = {
+        "base_model_name_or_path": _base_name(config.model.path),
+        "prefix_length": config.method.prefix_length,
+        "prefix_projection": config.method.prefix_projection,
+    }
+    (building / prefix.SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def _base_name(base: str) -> str:
+    """The base model as an export names it: a hub id, or an absolute folder."""
+    folder = local_folder(base)
+    return base if folder is None or base == TINY else str(folder.absolute())
 
 
 def _write_model(model: PreTrainedModel, state: dict[str, torch.Tensor], building: Path) -> None:
@@ -115,10 +142,10 @@ def _write_model(model: PreTrainedModel, state: dict[str, torch.Tensor], buildin
     model.save_pretrained(str(building), state_dict=state)
 
 
-def _room(model: PreTrainedModel, lora: bool, folder: Path, rank: int) -> bool:
+def _room(model: PreTrainedModel, only_trainable: bool, folder: Path, rank: int) -> bool:
     """Whether the disk has room, as rank 0 sees it; every rank gets the same answer, since gathering takes all of them."""
     trainable, total = trainable_parameters(model)
-    count = trainable if lora else total
+    count = trainable if only_trainable else total
     needed = int(count * next(model.parameters()).element_size() * SPARE)
     free = shutil.disk_usage(folder).free if rank == 0 else 0
     answer = torch.tensor([1 if free >= needed else 0], device=model_device(model))
