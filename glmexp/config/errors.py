@@ -11,7 +11,7 @@ class UserError(ValueError):
     """Something the user can mend: the message names the key, its value and the next move in at most six lines."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     """The known name most like ``word``, or None if nothing comes close."""
-    found = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    found = get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return found[0] if found else None

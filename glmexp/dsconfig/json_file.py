@@ -1,0 +1,102 @@
+"""A DeepSpeed config from a file, read as DeepSpeed or the HF Trainer reads it, with errors that say where."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from glmexp.config.errors import UserError
+
+STDIN = "-"
+HJSON_WHOLE = 1e10
+"""hjson, DeepSpeed's reader, turns 5e8 into a whole number up to here."""
+
+
+@dataclass(frozen=True)
+class JsonFile:
+    config: Mapping[str, Any]
+    note: str | None = None
+    """Something to tell the user about the file itself."""
+
+
+class _DuplicateError(ValueError):
+    """A key that stands twice in one section."""
+
+
+def read(path: str, reader: Literal["deepspeed", "hf"] = "deepspeed") -> JsonFile:
+    """The config in a file, ``-`` for standard input; raises UserError.
+
+    DeepSpeed reads its files with hjson, so that comments and trailing commas pass there, and nowhere else.
+    """
+    name = "standard input" if path == STDIN else path
+    text = _text(path, name)
+    if not text.strip():
+        raise UserError(f"{name} is empty\na DeepSpeed config is a JSON object: {{...}}")
+    try:
+        config, note = _parse(text, name, reader)
+    except RecursionError:
+        raise UserError(f"{name} is nested too deeply to be a DeepSpeed config") from None
+    except _DuplicateError as error:
+        raise UserError(f"{name}: {error} stands twice in one section; DeepSpeed refuses that\nkeep one of them") from None
+    if not isinstance(config, Mapping):
+        raise UserError(f"{name} holds {_kind(config)}, not an object\na DeepSpeed config is a JSON object: {{...}}")
+    return JsonFile(config, note)
+
+
+def _text(path: str, name: str) -> str:
+    if path != STDIN and not Path(path).exists():
+        raise UserError(f"{path} is not there\ngive a DeepSpeed JSON file, or - for standard input")
+    if path != STDIN and Path(path).is_dir():
+        raise UserError(f"{path} is a folder\ngive the JSON file in it")
+    try:
+        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name} is not text in UTF-8 (byte {error.start})\nsave it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{name} cannot be read: {error.strerror or error}") from None
+
+
+def _parse(text: str, name: str, reader: str) -> tuple[Any, str | None]:
+    if text.startswith("\ufeff"):
+        if reader == "hf":
+            raise UserError(
+                f"{name} starts with a byte order mark, which the Trainer cannot read\nsave it as UTF-8 without BOM"
+            )
+        text = text[1:]
+    as_number = _as_hjson if reader == "deepspeed" else float
+    try:
+        return json.loads(text, object_pairs_hook=_once, parse_float=as_number), None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}: {error.msg}"
+    if reader == "deepspeed":
+        import hjson  # comes with DeepSpeed
+
+        try:
+            config = hjson.loads(text, object_pairs_hook=_once)
+        except hjson.HjsonDecodeError:
+            pass
+        else:
+            note = f"{name} is not strict JSON ({where}); DeepSpeed reads it, the HF Trainer and most tools do not"
+            return config, note
+    raise UserError(f"{name} is not JSON: {where}")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    config = dict(pairs)
+    if len(config) != len(pairs):
+        raise _DuplicateError(Counter(name for name, _ in pairs).most_common(1)[0][0])
+    return config
+
+
+def _as_hjson(numeral: str) -> float:
+    value = float(numeral)
+    return int(value) if value.is_integer() and abs(value) < HJSON_WHOLE else value
+
+
+def _kind(value: Any) -> str:
+    kinds = {list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return kinds.get(type(value), "a number")

@@ -1,0 +1,151 @@
+"""Findings about single keys: unknown, in the wrong place, removed, of the wrong type or range, "auto", never used."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from glmexp.config.errors import nearest
+from glmexp.dsconfig.findings import Finding, Kind, Severity, Situation
+from glmexp.dsconfig.table import DESCRIBES, SYNONYMS, TOP, Key, Node, Removed, Section, Variants, places
+from glmexp.dsconfig.table.optimizer import REMOVED_TYPES
+from glmexp.dsconfig.table.precision import BF16
+from glmexp.dsconfig.table.trainer import FILLED
+from glmexp.dsconfig.values import judge, shown
+
+AUTO = "auto"
+MOST_PLACES = 3
+
+
+def findings(config: Mapping[str, Any], situation: Situation) -> Iterator[Finding]:
+    """What is wrong with each key by itself, in the order of the config."""
+    yield from _section(TOP, config, "", situation)
+
+
+def _section(section: Section, values: Mapping[str, Any], prefix: str, situation: Situation) -> Iterator[Finding]:
+    known = _named(section)
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if name in section.removed:
+            yield from _removed(key, value, section.removed[name], values, situation)
+        elif name in known:
+            node = known[name]
+            if isinstance(node, Variants):
+                node = _variant(node, values)
+            yield from _known(key, node, value, section, situation)
+        elif not section.open:
+            yield _unknown(str(name), section, prefix)
+
+
+def _named(section: Section) -> dict[str, Node]:
+    """The keys of a section under each of their names."""
+    aliases = {node.alias: node for node in section.keys.values() if isinstance(node, Key | Section) and node.alias}
+    return {**section.keys, **aliases}
+
+
+def _variant(node: Variants, beside: Mapping[str, Any]) -> Section:
+    return node.of(beside.get(node.by))
+
+
+def _known(key: str, node: Key | Section, value: Any, within: Section, situation: Situation) -> Iterator[Finding]:
+    if key == "zero_optimization" and isinstance(value, bool):
+        stage = int(value)
+        message = f'{shown(value)} is the form of the first releases; write {{"stage": {stage}}}, as which it is read'
+        yield Finding(key, Kind.removed, Severity.warning, message)
+        return
+    if value == AUTO and isinstance(value, str) and not (isinstance(node, Key) and AUTO in (*node.words, *node.choices)):
+        yield _auto(key, node, within.checked, situation)
+        return
+    if isinstance(node, Section):
+        if isinstance(value, Mapping):
+            yield from _section(node, value, f"{key}.", situation)
+        elif value is not None or not node.null:
+            yield Finding(key, Kind.value, Severity.error, f"must be an object with keys of its own, got {shown(value)}")
+        return
+    if key == "optimizer.type" and isinstance(value, str) and value.lower() in REMOVED_TYPES:
+        yield _gone(key, REMOVED_TYPES[value.lower()], Severity.error)
+        return
+    if isinstance(value, list | tuple) and AUTO in value and AUTO not in node.choices:
+        yield _auto(key, node, within.checked, Situation())  # the Trainer replaces whole values only
+        return
+    verdict = judge(node, value, within.checked)
+    if verdict is not None:
+        yield Finding(key, Kind.value, *verdict)
+    elif node.unused and value is not None:
+        yield Finding(key, Kind.no_effect, Severity.info, f"DeepSpeed {DESCRIBES} does not use it: {node.unused}")
+
+
+def _auto(key: str, node: Node, checked: bool, situation: Situation) -> Finding:
+    if situation.reader == "hf" and key in FILLED:
+        return Finding(key, Kind.auto, Severity.info, f"the Trainer fills it in: {FILLED[key]}")
+    default = shown(node.default) if isinstance(node, Key) else "its defaults"
+    what = f"DeepSpeed drops it and takes {default}" if checked else "DeepSpeed takes it for a word and fails on it later"
+    whose = (
+        "neither the Trainer nor accelerate fills it in here, and"
+        if situation.reader == "hf"
+        else "only the HF Trainer fills it in;"
+    )
+    return Finding(key, Kind.auto, Severity.error, f'"auto": {whose} {what}; write the value')
+
+
+def _removed(key: str, value: Any, entry: Removed, beside: Mapping[str, Any], situation: Situation) -> Iterator[Finding]:
+    if key == "bfloat16":
+        if beside.get("bf16") is not None:
+            yield Finding(key, Kind.removed, Severity.error, "an old name of bf16, and ignored beside it; leave it out")
+            return
+        yield _gone(key, entry, Severity.warning)
+        if isinstance(value, Mapping):
+            yield from _section(BF16, value, f"{key}.", situation)
+        return
+    if entry.works and value is None:
+        return  # null asks for nothing
+    yield _gone(key, entry, Severity.warning if entry.works else Severity.error)
+
+
+def _gone(key: str, entry: Removed, severity: Severity) -> Finding:
+    if entry.works:
+        return Finding(key, Kind.removed, severity, f"an old name that still works; {entry.why}")
+    when = f"gone since DeepSpeed {entry.gone}" if entry.gone else "has no effect any more"
+    return Finding(key, Kind.removed, severity, f"{when}; {entry.why}")
+
+
+def _unknown(name: str, section: Section, prefix: str) -> Finding:
+    """A key that its section does not have: it belongs elsewhere, or is a misspelling or another program's word."""
+    key, here = f"{prefix}{name}", prefix.removesuffix(".")
+    homes = [] if name in SYNONYMS else _homes(name, here)
+    if homes:
+        message = f"DeepSpeed does not read it here; it belongs to {_listed(name, homes)}"
+        return Finding(key, Kind.misplaced, Severity.error, message)
+    if here.endswith(".params"):
+        fate = "the constructor refuses it"
+    else:
+        fate = "DeepSpeed refuses it" if section.checked else "DeepSpeed ignores it"
+    return Finding(key, Kind.unknown, Severity.error, f"no such key, {fate}; {_hint(name, section, here)}")
+
+
+def _hint(name: str, section: Section, here: str) -> str:
+    plain = name.lower().replace("-", "_")
+    close = SYNONYMS.get(plain) or nearest(plain, _named(section)) or nearest(plain, places(), 0.8)
+    if close is None:
+        return "leave it out"
+    if close in _named(section):
+        return f"did you mean {here}.{close}?" if here else f"did you mean {close}?"
+    homes = _homes(close, here)
+    return f"did you mean {_listed(close, homes)}?" if homes else "leave it out"
+
+
+def _listed(name: str, homes: list[str]) -> str:
+    return " or ".join(f"{home}.{name}" if home else f"{name} at the top level" for home in homes)
+
+
+def _homes(name: str, here: str) -> list[str]:
+    """The sections that have a key of this name and are fewest steps away; none if there are too many to choose from."""
+    path = here.split(".") if here else []
+
+    def steps(section: str) -> int:
+        other = section.split(".") if section else []
+        common = next((i for i, (a, b) in enumerate(zip(path, other, strict=False)) if a != b), min(len(path), len(other)))
+        return len(path) + len(other) - 2 * common
+
+    found = [section for section in places().get(name, []) if section != here]
+    shortest = min((steps(section) for section in found), default=0)
+    near = [section for section in found if steps(section) == shortest]
+    return near if len(near) <= MOST_PLACES else []
