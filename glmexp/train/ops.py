@@ -102,7 +102,7 @@ def _wait_for_builder(lock: Path, op: str) -> None:
     """Returns when no build is under way; removes the lock of one that died."""
     told = False
     while lock.exists():
-        if _left_behind(lock):
+        if left_behind(lock):
             LOGGER.warning("removed %s: the build of %s that it belonged to is gone", lock, op)
             lock.unlink(missing_ok=True)
             return
@@ -112,7 +112,7 @@ def _wait_for_builder(lock: Path, op: str) -> None:
         time.sleep(0.2)
 
 
-def _left_behind(lock: Path) -> bool:
+def left_behind(lock: Path) -> bool:
     """Whether no process has the lock file open: torch's builder keeps it open until it is done."""
     try:
         status = lock.stat()
@@ -169,7 +169,8 @@ def first_error(text: str) -> str:
     return (lines[0] if lines else "no output")[:300]
 
 
-def _version(command: str) -> str:
+def tool_version(command: str) -> str:
+    """The first line of ``command --version``, or that there is none."""
     try:
         done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -184,13 +185,13 @@ def _refusal(op: str, folder: Path, error: Exception) -> str:
     named = f"CXX={compiler}" if os.environ.get("CXX") else compiler
     cuda = f"PyTorch {torch.__version__}, its CUDA {torch.version.cuda or 'none'}"
     if shutil.which("nvcc") and torch.version.cuda:
-        cuda += f", nvcc {_version('nvcc')}"
+        cuda += f", nvcc {tool_version('nvcc')}"
     setting = "offload=cpu" if op.startswith("cpu_") else "optimizer.type"
     instead = "offload=none" if op.startswith("cpu_") else "+deepspeed.optimizer.params.torch_adam=true"
     return "\n".join(
         [
             f"{setting} needs DeepSpeed's {op}, which could not be built: {first_error(_whole_text(error))}",
-            f"compiler {named} ({_version(compiler)}); {cuda}; build folder {folder}",
+            f"compiler {named} ({tool_version(compiler)}); {cuda}; build folder {folder}",
             f"install a C++17 compiler and ninja{'' if not os.environ.get('CXX') else ' or unset CXX'}, and run again;"
             f" or go without it: {instead}",
         ]

@@ -29,6 +29,16 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class GpuUse:
+    """What is in use on one GPU."""
+
+    used_gib: float
+    """Memory that cannot be had, the driver's own share (about half a GiB) included."""
+    pids: tuple[int, ...]
+    """Processes with memory there; empty in a container that does not see them."""
+
+
+@dataclass(frozen=True)
 class Probe:
     """One look at the machine."""
 
@@ -131,6 +141,24 @@ def _mig_device(uuid: str) -> Gpu | None:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
         physical = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
         return _describe(handle, pynvml.nvmlDeviceGetIndex(physical), physical)
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def gpu_use(gpu: Gpu) -> GpuUse | None:
+    """What is in use on ``gpu`` now, or None if NVML does not tell."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid.encode())
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        return GpuUse(pynvml.nvmlDeviceGetMemoryInfo(handle).used / GIB, tuple(process.pid for process in processes))
     except pynvml.NVMLError:
         return None
     finally:

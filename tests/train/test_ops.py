@@ -68,7 +68,7 @@ def building(lock: Path, seconds: float) -> subprocess.Popen[str]:
 def test_the_lock_of_a_killed_build_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lock = tmp_path / "lock"
     with building(lock, 60) as build:
-        assert not ops._left_behind(lock)
+        assert not ops.left_behind(lock)
         build.send_signal(signal.SIGKILL)
     assert lock.exists()
     with caplog.at_level(logging.WARNING):
@@ -93,10 +93,10 @@ def test_a_lock_of_another_host_is_left_for_a_while(tmp_path: Path, monkeypatch:
     lock = tmp_path / "lock"
     lock.touch()
     monkeypatch.setattr(ops, "_on_network", lambda path: True)
-    assert not ops._left_behind(lock)
+    assert not ops.left_behind(lock)
     old = time.time() - ops.FOREIGN_LOCK_SECONDS - 1
     os.utime(lock, (old, old))
-    assert ops._left_behind(lock)
+    assert ops.left_behind(lock)
 
 
 def test_network_file_systems_are_known(tmp_path: Path) -> None:
