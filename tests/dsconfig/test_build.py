@@ -34,6 +34,7 @@ CASES = [
     ("muon", ["optimizer=muon"], GPU),
     ("muon_stage3", ["optimizer=muon", "zero=stage3", "zero.reduce_scatter=false"], GPU),
     ("deepcompile", ["kernels=deepcompile", "zero=stage3"], GPU),
+    ("ulysses", ["comm=ulysses", "zero=stage3", "batch.total=8"], Machine(4, "gpu")),
     ("comm_fp32", ["comm.communication_data_type=fp32", "precision.grad_accum_dtype=fp32"], GPU),
     ("eight_gpus_global_batch_256", ["batch.total=256", "batch.micro=4"], Machine(8, "gpu")),
     (
