@@ -1,0 +1,49 @@
+"""A DeepSpeed JSON file, linted and ready to be converted."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from glmexp.config.errors import UserError
+from glmexp.dsconfig.convert.reader import AUTO
+from glmexp.dsconfig.convert.retired import modernise
+from glmexp.dsconfig.findings import Finding, Kind, Severity, Situation, View
+from glmexp.dsconfig.json_file import read
+from glmexp.dsconfig.lint import lint
+from glmexp.dsconfig.table.trainer import FILLED
+
+
+@dataclass(frozen=True)
+class Linted:
+    config: Mapping[str, Any]
+    """Without retired keys."""
+    notes: list[str]
+    """What the linter and the file itself give cause to say, one line each."""
+
+
+def load(path: str, allow: Collection[str] = ()) -> Linted:
+    """The config in a file, ``-`` for standard input; raises UserError with every error that the linter finds in it.
+
+    "auto" where the HF Trainer fills it in makes the file one of the Trainer's. ``allow`` are keys that the linter does not
+    know and that pass all the same (``lint.allow``).
+    """
+    file = read(path)
+    config, notes = modernise(file.config)
+    view = View(config)
+    trainer = any(view.raw(key) == AUTO for key in FILLED)
+    found = lint(config, Situation(reader="hf" if trainer else "deepspeed"))
+    allowed = {finding.key for finding in found if finding.kind is Kind.unknown and finding.key in allow}
+    errors = [finding for finding in found if finding.severity is Severity.error and finding.key not in allowed]
+    if errors:
+        raise UserError("\n".join([f"{path} has errors:", *(_line(finding) for finding in errors)]))
+    if file.note:
+        notes.insert(0, file.note)
+    notes += [f"{key}: let through by lint.allow; glmexp does not know what it does" for key in sorted(allowed)]
+    # Read once more for glmexp, which is not the Trainer; "auto" and what the file lacks are told by the conversion.
+    told = [finding for finding in lint(config, Situation()) if finding.severity is not Severity.error]
+    notes += [_line(finding) for finding in told if finding.kind is not Kind.auto and view.has(finding.key)]
+    return Linted(config, notes)
+
+
+def _line(finding: Finding) -> str:
+    return f"{finding.key}: {finding.message}"
