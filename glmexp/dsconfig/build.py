@@ -53,6 +53,10 @@ def build(config: Config, machine: Machine) -> dict[str, Any]:
         ds["fp16"] = {"enabled": True, **scaler(config.scaler)}
     if config.precision.autocast_dtype is not None:
         ds["torch_autocast"] = {"enabled": True, "dtype": TORCH_NAMES[config.precision.autocast_dtype]}
+        if config.zero.stage and config.comm.communication_data_type is None:
+            # ZeRO then reduces gradients in autocast's own dtype (runtime/torch_autocast.py) and reads neither of these.
+            for key in ("communication_data_type", "seq_parallel_communication_data_type"):
+                ds.pop(key, None)
     if config.offload.device is OffloadDevice.nvme:
         ds["aio"] = present(config.offload.aio, *AIO)
     if config.kernels.deepcompile:

@@ -52,6 +52,8 @@ class Situation:
     """Ranks; None is unknown, and rules that need it are silent."""
     device: Literal["gpu", "cpu"] | None = None
     """None is unknown, taken for a GPU."""
+    splits_sequences: bool = False
+    """Whether the program that reads it shares sequences between ranks itself, by an mpu that it gives to DeepSpeed."""
 
 
 class View:

@@ -110,7 +110,7 @@ _TORCH_OPTIMIZERS = (
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "RAdam"),
     *("RMSprop", "Rprop", "SGD", "SparseAdam"),
 )
-_TORCH_SCHEDULES = (
+TORCH_SCHEDULES = (
     *("ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR", "ExponentialLR"),
     *("LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau"),
     *("SequentialLR", "StepLR"),
@@ -181,7 +181,7 @@ SCHEDULES: Mapping[str, Section] = {
 SCHEDULER = Section(
     checked=False,
     keys={
-        "type": choice(None, *SCHEDULES, *_TORCH_SCHEDULES),
+        "type": choice(None, *SCHEDULES, *TORCH_SCHEDULES),
         "params": Variants("type", SCHEDULES, other=Section(checked=False, open=True, keys={})),
     },
 )
