@@ -13,6 +13,10 @@ from glmexp.dsconfig.values import judge, shown
 
 AUTO = "auto"
 MOST_PLACES = 3
+ALMOST_SURE = 0.9
+"""Likeness from which a key is a misspelling of its neighbour, even if another section has a key of that name."""
+PASSED_ON = Key("anything")
+"""A value that goes on as it is, to a constructor that the table does not know."""
 
 
 def findings(config: Mapping[str, Any], situation: Situation) -> Iterator[Finding]:
@@ -29,10 +33,12 @@ def _section(section: Section, values: Mapping[str, Any], prefix: str, situation
         elif name in known:
             node = known[name]
             if isinstance(node, Variants):
-                node = _variant(node, values)
+                node = node.of(values.get(node.by))
             yield from _known(key, node, value, section, situation)
         elif not section.open:
             yield _unknown(str(name), section, prefix)
+        elif isinstance(value, str) and value == AUTO:
+            yield _auto(key, PASSED_ON, section.checked, situation)
 
 
 def _named(section: Section) -> dict[str, Node]:
@@ -41,33 +47,27 @@ def _named(section: Section) -> dict[str, Node]:
     return {**section.keys, **aliases}
 
 
-def _variant(node: Variants, beside: Mapping[str, Any]) -> Section:
-    return node.of(beside.get(node.by))
-
-
 def _known(key: str, node: Key | Section, value: Any, within: Section, situation: Situation) -> Iterator[Finding]:
-    if key == "zero_optimization" and isinstance(value, bool):
-        stage = int(value)
-        message = f'{shown(value)} is the form of the first releases; write {{"stage": {stage}}}, as which it is read'
-        yield Finding(key, Kind.removed, Severity.warning, message)
-        return
-    if value == AUTO and isinstance(value, str) and not (isinstance(node, Key) and AUTO in (*node.words, *node.choices)):
+    words = (*node.words, *node.choices) if isinstance(node, Key) else ()
+    if isinstance(value, str) and value == AUTO and AUTO not in words:
         yield _auto(key, node, within.checked, situation)
-        return
-    if isinstance(node, Section):
-        if isinstance(value, Mapping):
-            yield from _section(node, value, f"{key}.", situation)
-        elif value is not None or not node.null:
-            yield Finding(key, Kind.value, Severity.error, f"must be an object with keys of its own, got {shown(value)}")
-        return
+    elif key == "zero_optimization" and isinstance(value, bool):
+        message = f'{shown(value)} is the form of the first releases; write {{"stage": {int(value)}}}, as which it is read'
+        yield Finding(key, Kind.removed, Severity.warning, message)
+    elif isinstance(node, Key):
+        yield from _value(key, node, value, within)
+    elif isinstance(value, Mapping):
+        yield from _section(node, value, f"{key}.", situation)
+    elif value is not None or not node.null:
+        yield Finding(key, Kind.value, Severity.error, f"must be an object with keys of its own, got {shown(value)}")
+
+
+def _value(key: str, node: Key, value: Any, within: Section) -> Iterator[Finding]:
     if key == "optimizer.type" and isinstance(value, str) and value.lower() in REMOVED_TYPES:
         yield _gone(key, REMOVED_TYPES[value.lower()], Severity.error)
-        return
-    if isinstance(value, list | tuple) and AUTO in value and AUTO not in node.choices:
+    elif isinstance(value, list | tuple) and AUTO in value and AUTO not in node.choices:
         yield _auto(key, node, within.checked, Situation())  # the Trainer replaces whole values only
-        return
-    verdict = judge(node, value, within.checked)
-    if verdict is not None:
+    elif verdict := judge(node, value, within.checked):
         yield Finding(key, Kind.value, *verdict)
     elif node.unused and value is not None:
         yield Finding(key, Kind.no_effect, Severity.info, f"DeepSpeed {DESCRIBES} does not use it: {node.unused}")
@@ -110,8 +110,8 @@ def _gone(key: str, entry: Removed, severity: Severity) -> Finding:
 def _unknown(name: str, section: Section, prefix: str) -> Finding:
     """A key that its section does not have: it belongs elsewhere, or is a misspelling or another program's word."""
     key, here = f"{prefix}{name}", prefix.removesuffix(".")
-    homes = [] if name in SYNONYMS else _homes(name, here)
-    if homes:
+    meant = name in SYNONYMS or nearest(name, _named(section), ALMOST_SURE)
+    if homes := [] if meant else _homes(name, here):
         message = f"DeepSpeed does not read it here; it belongs to {_listed(name, homes)}"
         return Finding(key, Kind.misplaced, Severity.error, message)
     if here.endswith(".params"):

@@ -84,8 +84,8 @@ def _judge_number(key: Key, value: Any, checked: bool) -> Verdict | None:
         return _judge_numeral(key, value, checked)
     if not isinstance(value, int | float):
         return Severity.error, f"must be {noun}, got {shown(value)}"
-    if not math.isfinite(value):
-        return Severity.error, f"must be {noun}, got {shown(value)}, which is not JSON"
+    if not _finite(value):
+        return Severity.error, f"must be {noun}, got {shown(value)}"
     if key.type == "whole" and isinstance(value, float):
         if not value.is_integer() or abs(value) >= LARGEST:
             return Severity.error, f"must be a whole number, got {shown(value)}"
@@ -100,7 +100,7 @@ def _judge_number(key: Key, value: Any, checked: bool) -> Verdict | None:
 def _judge_numeral(key: Key, value: str, checked: bool) -> Verdict | None:
     """A number written as text."""
     pattern = r"\s*[+-]?\d+(_\d+)*(\.0*)?\s*" if key.type == "whole" else r"\s*[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
-    if (checked or key.strict) and re.fullmatch(pattern, value, re.ASCII) and len(value) < 300:
+    if checked and not key.words and re.fullmatch(pattern, value, re.ASCII) and len(value) < 300:
         number = float(value) if key.type == "number" else int(value.replace("_", "").partition(".")[0])
         return _judge_range(key, number) or (
             Severity.warning,
@@ -115,6 +115,13 @@ def _numeric(text: str) -> bool:
     try:
         return math.isfinite(float(text))
     except ValueError:
+        return False
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
         return False
 
 

@@ -37,6 +37,7 @@ ADAM: Mapping[str, Key] = {
     "capturable": flag(),
     "maximize": flag(),
     "differentiable": flag(),
+    "decoupled_weight_decay": flag(),
 }
 
 PARAMS: Mapping[str, Section] = {
@@ -95,6 +96,7 @@ PARAMS: Mapping[str, Section] = {
             "adam_w_mode": flag(True),
             "torch_adam": flag(),
             "fp32_optimizer_states": flag(True),
+            "foreach": flag(None),
         }
     ),
 }

@@ -6,12 +6,12 @@ FP16 = Section(
     keys={
         "enabled": flag(),
         "auto_cast": flag(),
-        "loss_scale": number(0.0, least=0, strict=True),
+        "loss_scale": number(0.0, least=0),
         "initial_scale_power": whole(16),
-        "loss_scale_window": whole(1000, above=0, strict=True),
+        "loss_scale_window": whole(1000, above=0),
         "hysteresis": whole(2),
         "consecutive_hysteresis": flag(),
-        "min_loss_scale": whole(1, above=0, strict=True),
+        "min_loss_scale": whole(1, above=0),
         "fp16_master_weights_and_grads": flag(),
     }
 )

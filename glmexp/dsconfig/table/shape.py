@@ -30,8 +30,6 @@ class Key:
     """Type of each item of a list; None takes any."""
     single: bool = False
     """One item may stand for the list of itself."""
-    strict: bool = False
-    """A validator of this key's own refuses what DeepSpeed converts elsewhere (true as a number, text as a number)."""
     alias: str = ""
     """A second name that DeepSpeed takes for the same key."""
     unused: str = ""
