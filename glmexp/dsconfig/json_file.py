@@ -47,7 +47,7 @@ def read(path: str, reader: Literal["deepspeed", "hf"] = "deepspeed") -> JsonFil
 
 
 def _text(path: str, name: str) -> str:
-    if path != STDIN and not Path(path).exists():
+    if path != STDIN and not (path and Path(path).exists()):
         raise UserError(f"{path} is not there\ngive a DeepSpeed JSON file, or - for standard input")
     if path != STDIN and Path(path).is_dir():
         raise UserError(f"{path} is a folder\ngive the JSON file in it")
@@ -67,22 +67,29 @@ def _parse(text: str, name: str, reader: str) -> tuple[Any, str | None]:
                 f"{name} starts with a byte order mark, which the Trainer cannot read\nsave it as UTF-8 without BOM"
             )
         text = text[1:]
-    as_number = _as_hjson if reader == "deepspeed" else float
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_float=as_number), None
+        return json.loads(text, object_pairs_hook=_once, parse_float=_as_hjson if reader == "deepspeed" else float), None
+    except _DuplicateError:
+        raise
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}: {error.msg}"
-    if reader == "deepspeed":
-        import hjson  # comes with DeepSpeed
-
-        try:
-            config = hjson.loads(text, object_pairs_hook=_once)
-        except hjson.HjsonDecodeError:
-            pass
-        else:
-            note = f"{name} is not strict JSON ({where}); DeepSpeed reads it, the HF Trainer and most tools do not"
-            return config, note
+    except ValueError as error:  # a whole number of thousands of digits
+        raise UserError(f"{name} is not JSON: {error}") from None
+    if reader == "deepspeed" and isinstance(config := _hjson(text), Mapping):
+        return config, f"{name} is not strict JSON ({where}); DeepSpeed reads it, the HF Trainer and most tools do not"
     raise UserError(f"{name} is not JSON: {where}")
+
+
+def _hjson(text: str) -> Any:
+    """What DeepSpeed's own reader makes of a text, None if it refuses it."""
+    import hjson  # comes with DeepSpeed
+
+    try:
+        return hjson.loads(text, object_pairs_hook=_once)
+    except _DuplicateError:
+        raise
+    except (ValueError, OverflowError):
+        return None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,19 +1,12 @@
 """The linter: what is wrong with a DeepSpeed config, without DeepSpeed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from glmexp.dsconfig import structure
+from glmexp.dsconfig import rules, structure
 from glmexp.dsconfig.findings import Finding, Severity, Situation, View
 from glmexp.dsconfig.table import DESCRIBES
-
-try:
-    from glmexp.dsconfig.rules import findings as across_keys
-except ImportError:  # the rules come with their own commit
-
-    def across_keys(view: View, situation: Situation) -> Iterator[Finding]:
-        return iter(())
 
 
 def lint(config: Mapping[str, Any], situation: Situation) -> list[Finding]:
@@ -24,7 +17,7 @@ def lint(config: Mapping[str, Any], situation: Situation) -> list[Finding]:
     """
     found = list(structure.findings(config, situation))
     broken = {finding.key for finding in found if finding.severity is Severity.error}
-    found += [finding for finding in across_keys(View(config), situation) if finding.key not in broken]
+    found += [finding for finding in rules.findings(View(config), situation) if finding.key not in broken]
     order = {key: position for position, key in enumerate(_keys(config))}
     return sorted(dict.fromkeys(found), key=lambda finding: _position(finding.key, order))
 
