@@ -21,7 +21,7 @@ def preview(flags: Sequence[str], overrides: Sequence[str]) -> int:
 
     Nothing is left behind: the child works in a temporary folder.
     """
-    composed = compose(overrides, config_dir(flags))
+    composed = compose(overrides, config_dir("preview", flags))
     check_inputs(composed.config)
     with tempfile.TemporaryDirectory(prefix="glmexp-preview-") as name:
         folder = Path(name)
@@ -39,7 +39,7 @@ def preview(flags: Sequence[str], overrides: Sequence[str]) -> int:
     return code
 
 
-def config_dir(flags: Sequence[str]) -> str | None:
+def config_dir(verb: str, flags: Sequence[str]) -> str | None:
     """The folder of ``--config-dir``; the other flags of Hydra have no use here."""
     found = None
     for index, flag in enumerate(flags):
@@ -48,5 +48,5 @@ def config_dir(flags: Sequence[str]) -> str | None:
         elif flag.startswith("--config-dir="):
             found = flag.partition("=")[2]
         elif flag.startswith("-") and flag not in ("--config-dir", "-cd"):
-            raise UserError(f"preview {flag}: preview takes overrides and --config-dir DIR alone")
+            raise UserError(f"{verb} {flag}: {verb} takes overrides and --config-dir DIR alone")
     return found

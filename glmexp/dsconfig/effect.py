@@ -1,0 +1,207 @@
+"""What of a valid DeepSpeed config changes nothing in this run, and what its buckets take.
+
+The linter refuses what can never work. Here is what is right in general and idle on this machine: one rank has nothing to
+reduce, a CPU has one stream. Read in DeepSpeed 0.19.8, and for one rank compared in runs.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from glmexp.dsconfig.findings import Situation, View
+from glmexp.dsconfig.machine import Machine
+from glmexp.dsconfig.rules.asked import BYTES, Asked
+
+Text = Mapping[str, str]
+"""One sentence in each language: ``en`` and ``zh``."""
+
+ZERO = "zero_optimization."
+TESTED = ("adamw", "adam", "adagrad", "lion", "muon")
+"""Optimizers that ZeRO takes without ``zero_allow_untested_optimizer`` (runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS)."""
+
+
+@dataclass(frozen=True)
+class Idle:
+    keys: tuple[str, ...]
+    when: Callable[[Asked], bool]
+    why: Text
+
+
+def idle(ds_config: Mapping[str, Any], machine: Machine) -> dict[str, Text]:
+    """Key -> why it changes nothing in this run; the first reason that holds."""
+    asked, found = _asked(ds_config, machine), dict[str, Text]()
+    for rule in IDLE:
+        if rule.when(asked):
+            found |= {key: rule.why for key in rule.keys if asked.has(key) and key not in found}
+    return found
+
+
+def _asked(ds_config: Mapping[str, Any], machine: Machine) -> Asked:
+    return Asked(View(ds_config), Situation(world_size=machine.world_size, device=machine.device))
+
+
+def one_rank(asked: Asked) -> bool:
+    return asked.situation.world_size == 1
+
+
+def offloads_weights(asked: Asked) -> bool:
+    return asked.param_device in ("cpu", "nvme")
+
+
+def nothing_to_reduce(asked: Asked) -> bool:
+    """One rank, but for Muon at stage 3: it needs reduce_scatter off and keeps its momentum in the dtype of communication
+    (stage3.py, _create_momentum_buffer)."""
+    return one_rank(asked) and not (asked.stage == 3 and asked.optimizer_type == "muon")
+
+
+def nothing_rounded(asked: Asked) -> bool:
+    """The dtype of communication is no narrower than the gradients: else one rank rounds them to it all the same."""
+    narrow = BYTES[asked.dtype_of("communication_data_type") or "fp32"] < BYTES[asked.dtype or "fp32"]
+    return nothing_to_reduce(asked) and not narrow
+
+
+def gathers_nothing(asked: Asked) -> bool:
+    """One rank of stage 3 holds whole weights and gathers by pointing at them (partition_parameters.py, NoGatherHandle)."""
+    return one_rank(asked) and not offloads_weights(asked) and not asked.on(f"{ZERO}zero_quantized_nontrainable_weights")
+
+
+def nothing_to_overlap(asked: Asked) -> bool:
+    """One rank without offload: neither a reduction nor a copy to the host."""
+    return one_rank(asked) and not asked.offloads_optimizer and not offloads_weights(asked)
+
+
+def second_bucket(asked: Asked) -> bool:
+    return asked.stage in (1, 2) and asked.on(f"{ZERO}overlap_comm") is True
+
+
+ONE_RANK: Text = {"en": "one rank: nothing to reduce", "zh": "只有一个 rank，没有需要规约的东西"}
+ONE_STREAM: Text = {"en": "the CPU has one stream: nothing overlaps", "zh": "CPU 上没有多个流，谈不上重叠"}
+
+
+def but_a_second_bucket(why: Text) -> Text:
+    return {"en": f"{why['en']}; it only takes a second bucket", "zh": f"{why['zh']}；只会多占一个通信桶"}
+
+
+IDLE = (
+    Idle(
+        (
+            *(f"{ZERO}{key}" for key in ("reduce_bucket_size", "overlap_comm", "contiguous_gradients", "reduce_scatter")),
+            f"{ZERO}round_robin_gradients",
+            f"{ZERO}use_multi_rank_bucket_allreduce",
+            "bf16.check_grad_overflow",
+        ),
+        lambda asked: asked.bf16_optimizer,
+        {
+            "en": "bf16 at stage 1 with fp32 accumulation runs on BF16_Optimizer, which does not read it",
+            "zh": "bf16、stage 1、fp32 累积时 DeepSpeed 改用 BF16_Optimizer，它不读这个键",
+        },
+    ),
+    Idle(
+        (
+            *(f"{ZERO}{key}" for key in ("reduce_scatter", "use_multi_rank_bucket_allreduce", "round_robin_gradients")),
+            "prescale_gradients",
+            "gradient_predivide_factor",
+        ),
+        nothing_to_reduce,
+        ONE_RANK,
+    ),
+    Idle(("communication_data_type",), nothing_rounded, ONE_RANK),
+    Idle(
+        (f"{ZERO}overlap_comm",),
+        lambda asked: nothing_to_overlap(asked) and second_bucket(asked),
+        but_a_second_bucket(ONE_RANK),
+    ),
+    Idle((f"{ZERO}overlap_comm",), nothing_to_overlap, ONE_RANK),
+    Idle((f"{ZERO}overlap_comm",), lambda asked: asked.on_cpu and second_bucket(asked), but_a_second_bucket(ONE_STREAM)),
+    Idle((f"{ZERO}overlap_comm",), lambda asked: asked.on_cpu, ONE_STREAM),
+    Idle(
+        (
+            *(f"{ZERO}stage3_{key}" for key in ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance")),
+            *(f"{ZERO}stage3_{key}_persistence_threshold" for key in ("param", "model")),
+            *(f"{ZERO}stage3_{key}" for key in ("use_all_reduce_for_fetch_params", "allgather_sequential")),
+            f"{ZERO}zero_quantized_weights",
+        ),
+        gathers_nothing,
+        {"en": "one rank: it holds all weights and gathers nothing", "zh": "只有一个 rank，参数本来就是完整的，无需收集"},
+    ),
+    Idle(
+        (f"{ZERO}offload_optimizer.pin_memory", f"{ZERO}offload_param.pin_memory"),
+        lambda asked: asked.on_cpu,
+        {
+            "en": "on the CPU there is no GPU to copy to, and nothing is pinned",
+            "zh": "在 CPU 上运行，没有与 GPU 的拷贝，不会锁页",
+        },
+    ),
+    Idle(
+        (f"{ZERO}stage3_gather_16bit_weights_on_model_save",),
+        lambda asked: True,
+        {"en": "glmexp gathers and writes the weights itself", "zh": "glmexp 自己收集并写出权重"},
+    ),
+    Idle(
+        ("zero_allow_untested_optimizer",),
+        lambda asked: asked.stage == 0 or asked.optimizer_type in TESTED,
+        {"en": "only asked for an optimizer that ZeRO does not know", "zh": "只对 ZeRO 名单之外的优化器才有意义"},
+    ),
+    Idle(
+        ("zero_force_ds_cpu_optimizer",),
+        lambda asked: True,
+        {"en": "DeepSpeed makes the optimizer itself here", "zh": "这里的优化器由 DeepSpeed 自己创建"},
+    ),
+    Idle(
+        ("steps_per_print", "dump_state"),
+        lambda asked: (asked.word("log_level") or "warning").lower() not in ("info", "debug"),
+        {
+            "en": "printed at log_level info alone: add +deepspeed.log_level=info",
+            "zh": "log_level 为 info 才会输出，请加 +deepspeed.log_level=info",
+        },
+    ),
+)
+"""Rules in order."""
+
+
+def bucket_bytes(ds_config: Mapping[str, Any]) -> int:
+    """Bytes that the gradient buckets take on each rank: at stages 1 and 2 during a backward pass, at stage 3 all the time.
+
+    One bucket a dtype of reduction, so two under autocast (linear layers, the rest). Stages 1 and 2 allocate it in the compute
+    dtype, twice to overlap (stage_1_and_2.py, setup_buckets); stage 3 in the dtype of reduction (stage3.py,
+    _setup_for_real_optimizer).
+    """
+    asked = Asked(View(ds_config), Situation())
+    if asked.stage not in (1, 2, 3) or asked.bf16_optimizer:
+        return 0
+    compute = asked.dtype or "fp32"
+    elements = int(asked.number(f"{ZERO}reduce_bucket_size", 5e8) or 0)
+    contiguous = asked.on(f"{ZERO}contiguous_gradients", True) is True
+    autocast = asked.dtype_of("torch_autocast.dtype") if asked.on("torch_autocast.enabled") else None
+    if asked.stage == 3:
+        dtypes = [compute, autocast] if autocast else [_reduced_in(asked, compute)]
+        return elements * sum(BYTES[dtype] for dtype in dtypes) if contiguous else 0
+    accumulated = asked.dtype_of("data_types.grad_accum_dtype") if asked.stage == 1 else None
+    buffers = (contiguous or asked.offloads_optimizer) + second_bucket(asked)
+    return elements * BYTES[accumulated or compute] * buffers * (2 if autocast else 1)
+
+
+def _reduced_in(asked: Asked, compute: str) -> str:
+    """Dtype of gradient reduction; ranks that share a sample have a key of their own for it (engine.py,
+    _configure_distributed_model)."""
+    if (asked.count("sequence_parallel_size") or 1) > 1:
+        return asked.dtype_of("seq_parallel_communication_data_type") or "fp32"
+    return asked.dtype_of("communication_data_type") or compute
+
+
+def one_rank_note(ds_config: Mapping[str, Any], machine: Machine) -> Text | None:
+    """What a user of one rank should know of ZeRO without offload; None where it does not apply."""
+    asked = _asked(ds_config, machine)
+    if not nothing_to_overlap(asked) or asked.stage == 0:
+        return None
+    size = bucket_bytes(ds_config)
+    english = f"one rank has nothing to shard: zero=stage{asked.stage} saves no memory without offload"
+    chinese = f"只有一个 rank，没有可分片的：不卸载的话，zero=stage{asked.stage} 不省内存"
+    if size:
+        english += f", and its gradient bucket takes {mebibytes(size)} (zero.reduce_bucket_size)"
+        chinese += f"，通信桶反而要占 {mebibytes(size)}（zero.reduce_bucket_size）"
+    return {"en": english, "zh": chinese}
+
+
+def mebibytes(size: int) -> str:
+    return f"{size / 1024**2:,.1f} MiB"
