@@ -35,6 +35,6 @@ def main(arguments: Sequence[str]) -> int:
     converted = convert(linted.config)
     for text in [*converted.overrides, *let_through]:
         print(shlex.quote(text))
-    for line in [*linted.notes, *converted.notes]:
+    for line in [*linted.notes, *linted.findings, *converted.notes]:
         print(f"note: {line}", file=sys.stderr)
     return 0

@@ -18,7 +18,9 @@ class Linted:
     config: Mapping[str, Any]
     """Without retired keys."""
     notes: list[str]
-    """What the linter and the file itself give cause to say, one line each."""
+    """What the file itself gives cause to say, one line each."""
+    findings: list[str]
+    """What the linter says of it besides errors, one line each."""
 
 
 def load(path: str, allow: Collection[str] = ()) -> Linted:
@@ -38,11 +40,11 @@ def load(path: str, allow: Collection[str] = ()) -> Linted:
         raise UserError("\n".join([f"{path} has errors:", *(_line(finding) for finding in errors)]))
     if file.note:
         notes.insert(0, file.note)
-    notes += [f"{key}: let through by lint.allow; glmexp does not know what it does" for key in sorted(allowed)]
     # Read once more for glmexp, which is not the Trainer; "auto" and what the file lacks are told by the conversion.
     told = [finding for finding in lint(config, Situation()) if finding.severity is not Severity.error]
-    notes += [_line(finding) for finding in told if finding.kind is not Kind.auto and view.has(finding.key)]
-    return Linted(config, notes)
+    findings = [f"{key}: let through by lint.allow; glmexp does not know what it does" for key in sorted(allowed)]
+    findings += [_line(finding) for finding in told if finding.kind is not Kind.auto and view.has(finding.key)]
+    return Linted(config, notes, findings)
 
 
 def _line(finding: Finding) -> str:

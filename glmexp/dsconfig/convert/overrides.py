@@ -89,14 +89,15 @@ def _rest(reader: Reader) -> list[str]:
 
 def _about_auto(keys: list[str], stage: int, hidden_size: int | None) -> list[str]:
     """What became of each "auto"."""
-    lines, left = [], []
+    left, computed = [], []
     for key in keys:
         field, rule = place(key), HIDDEN_SIZE_RULES.get(key.removeprefix(f"{ZERO}."))
         if rule is None:
             left.append(key if field == key else f"{key} ({field})")
         elif stage in rule.stages:
-            computed = f"{key} is auto: the HF Trainer takes {rule.words} of the model"
-            lines.append(f"{computed}; {field}" + (f"={rule.number(hidden_size)}" if hidden_size else " is as shipped"))
-    if left:
-        lines.insert(0, f"auto, left to the composed config: {', '.join(left)}")
-    return lines
+            computed.append(f"{field}={rule.number(hidden_size)}" if hidden_size else f"{field} ({rule.words})")
+    trainer = "computed" if hidden_size else "as shipped, where the HF Trainer computes it"
+    return [
+        *([f"auto, left to the composed config: {', '.join(left)}"] if left else []),
+        *([f"auto, {trainer} from the model's hidden size: {', '.join(computed)}"] if computed else []),
+    ]

@@ -28,11 +28,12 @@ def precision(reader: Reader, composed: str | None) -> tuple[list[str], str | No
     if reader.take("bf16.check_grad_overflow", bool) is False and dtype == "bf16":
         reader.notes.append("bf16.check_grad_overflow=false is left out: glmexp always skips a step whose gradients overflow")
     overrides = _option(reader, dtype, flags) if dtype else _accumulation(reader)
+    may_be_fp16 = dtype == "fp16" or "fp16.enabled" in reader.auto
     scaler = _scaler(reader)
     in_effect = dtype or composed
-    if in_effect == "fp16":
+    if in_effect == "fp16" and may_be_fp16:
         overrides += scaler
-    elif in_effect is None and reader.has("fp16") | (len(scaler) > 1):
+    elif in_effect is None and may_be_fp16 and (len(scaler) > 1 or reader.has("fp16")):
         reader.notes.append(f"fp16.enabled is auto: with precision=fp16 add {' '.join(scaler)}")
     for section in ("bf16", "fp16"):
         if section == in_effect:
