@@ -1,7 +1,6 @@
 """What a DeepSpeed config asks for, as far as its values can be told."""
 
 from collections.abc import Iterator, Mapping
-from math import isfinite
 from typing import Any, Literal
 
 from glmexp.dsconfig.findings import Finding, Kind, Severity, Situation, View
@@ -19,6 +18,9 @@ DTYPES = {
     for name in names
 }
 """DeepSpeed's names of a dtype (runtime/config.py, DtypeEnum) -> ours."""
+
+LARGEST = 1e300
+"""Numbers beyond mean nothing to DeepSpeed, and arithmetic with them would fail."""
 
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
@@ -56,12 +58,16 @@ def truth(value: Any) -> bool | None:
     return True if word in TRUE else False if word in FALSE else None
 
 
-def asks(value: Any) -> bool:
+DEEPEST = 20
+"""More levels than any section of DeepSpeed has."""
+
+
+def asks(value: Any, depth: int = 0) -> bool:
     """Whether a value asks for anything: false, null, "none", "auto" and sections that are off or empty do not."""
     if isinstance(value, Mapping):
         if truth(value.get("enabled", True)) is False or value.get("device", "") == "none":
             return False
-        return any(asks(each) for each in value.values())
+        return depth > DEEPEST or any(asks(each, depth + 1) for each in value.values())
     if isinstance(value, list):
         return bool(value)
     return value is not None and value is not False and value not in ("none", "auto", "")
@@ -100,9 +106,9 @@ class Asked:
         value = self.view.raw(key) if self.has(key) else default
         if isinstance(value, str) and value.isascii() and value.isdigit():
             value = int(value[:400])
-        if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(value, float) and not isfinite(value)):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        return value
+        return value if abs(value) < LARGEST else None  # neither infinite nor NaN
 
     def count(self, key: str) -> int | None:
         """A whole number of at least one."""

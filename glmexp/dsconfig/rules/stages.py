@@ -49,6 +49,8 @@ def findings(asked: Asked) -> Iterator[Finding]:
         off = NOTHING.get(name.removeprefix("stage3_"), ()) if isinstance(name, str) else ()
         if not stages or asked.stage in stages or not asks(value) or (isinstance(value, int) and value in off):
             continue
+        if asked.trainer and name.startswith("offload_") and asked.view.raw(f"zero_optimization.{name}.device") == "auto":
+            continue  # accelerate fills in "none" unless told otherwise
         why = f": {WHY[name]}" if name in WHY else ""
         yield error(
             f"zero_optimization.{name}",
