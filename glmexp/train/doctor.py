@@ -189,16 +189,19 @@ def rebuild(folder: Path) -> str | None:
 
 
 def missing_for_async_io() -> str | None:
-    """What DeepSpeed's async_io does not find: libaio to link with, its header, and CUDA's headers on a GPU."""
+    """What DeepSpeed's async_io does not find: CUDA's headers on a GPU, libaio to link with, its header."""
     from deepspeed.ops.op_builder import AsyncIOBuilder
     from torch.utils.cpp_extension import CUDA_HOME
 
-    if os.environ.get("DS_ACCELERATOR") != "cpu" and CUDA_HOME is None:
-        return "the CUDA toolkit (CUDA_HOME)"
+    missing = []
+    if os.environ.get("DS_ACCELERATOR") != "cpu" and not (CUDA_HOME and Path(CUDA_HOME, "include").is_dir()):
+        missing.append("the CUDA toolkit (CUDA_HOME)")
     if not AsyncIOBuilder().is_compatible(False):
-        return "libaio"
+        missing.append("libaio")
     words = shlex.split(os.environ.get("CXX") or "c++")
-    return "libaio.h" if failure([*words, "-fsyntax-only", "-x", "c++", "-"], "#include <libaio.h>\n") else None
+    if failure([*words, "-fsyntax-only", "-x", "c++", "-"], "#include <libaio.h>\n") is not None:
+        missing.append("libaio.h")
+    return ", ".join(missing) or None
 
 
 THINGS: dict[str, Callable[[], Any]] = {

@@ -83,8 +83,8 @@ def _software(environ: Mapping[str, str], folder: Path, facts: Facts) -> Checks:
 
     return {
         "python": lambda: software.python(sys.version_info[:3], sys.executable),
-        **{name: package(name) for name in software.BOUNDS},
         "shadowing": lambda: software.shadowing(folder, environ.get("PYTHONPATH", ""), "PYTHONSAFEPATH" in environ),
+        **{name: package(name) for name in software.BOUNDS},
         "launcher": lambda: software.launcher(environ),
     }
 
@@ -121,9 +121,10 @@ def _resources(facts: Facts, gpus: int) -> Checks:
         return hardware.host_memory(machine.host_memory_gib(), hardware.available_gib(meminfo))
 
     def pinned_memory() -> Diagnosis:
-        limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-        op = facts["compiled"]["async_io"]
-        return hardware.pinned_memory(limit, facts.error("pinned"), gpus > 0, op["installed"] or op["missing"] is None)
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        limit = hardware.lockable(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], status)
+        nvme_possible = facts.error("compiled") is None and facts["compiled"]["async_io"]["missing"] is None
+        return hardware.pinned_memory(limit, facts.error("pinned"), gpus, nvme_possible)
 
     return {
         "host memory": host_memory,

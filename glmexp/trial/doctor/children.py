@@ -95,7 +95,8 @@ def _trouble(codes: Mapping[int | None, int | None], seconds: float, log: Path) 
     if None in codes.values():
         return f"no answer within {seconds:.0f} s"
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    last = next((line for line in lines if "NCCL WARN" in line), lines[-1] if lines else "it said nothing")
+    telling = (line for line in lines if "NCCL WARN" in line or "Fatal Python error" in line)
+    last = next(telling, lines[-1] if lines else "it said nothing")
     bad = next((code for code in codes.values() if code), 0)
     return f"the process ended {f'on signal {-bad}' if bad and bad < 0 else f'with code {bad}'}: {last[:200]}"
 

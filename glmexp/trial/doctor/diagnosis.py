@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-NOT_SEEN = "the other lines stand without it; report this one if it stays"
+NOT_SEEN = "mend what else is told here and look again; report this line if it stays"
 
 
 class State(str, Enum):

@@ -12,6 +12,8 @@ from glmexp.trial.doctor.diagnosis import Diagnosis, fail, ok, warn
 from glmexp.trial.machine import GIB, Gpu, GpuUse
 
 BF16_CAPABILITY = (8, 0)
+CAP_IPC_LOCK = 14
+"""Its bit in a mask of capabilities (linux/capability.h)."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def available_gib(meminfo: str) -> float:
 
 def shared_memory(found: Space, gpus: int) -> Diagnosis:
     """/dev/shm, through which NCCL moves what cannot go from GPU to GPU."""
-    text = f"{found.folder}: {found.free_gib:.2g} GiB free"
+    text = f"{found.folder}: {found.free_gib:.1f} GiB free"
     if gpus > 1 and found.free_gib < 1:
         return warn(
             f"{text}; NCCL needs some for several GPUs",
@@ -86,29 +88,35 @@ def shared_memory(found: Space, gpus: int) -> Diagnosis:
     return ok(text)
 
 
-def pinned_memory(limit: int, trial: str | None, tried: bool, nvme_possible: bool) -> Diagnosis:
-    """Page-locked host memory.
+def pinned_memory(limit: int, trial: str | None, gpus: int, nvme_possible: bool) -> Diagnosis:
+    """Page-locked host memory: for copies to and from a GPU, and for DeepSpeed's async I/O.
 
-    CUDA pins through its driver, whatever ``ulimit -l`` says; ``mlock`` is bound by it, and with it the bounce buffers of
-    DeepSpeed's async I/O (ds_page_aligned_alloc, deepspeed/ops/csrc/pin_memory/page_alloc.cpp), which end the process.
+    The latter locks buffers of a whole tensor with ``mlock`` and ends the process if it may not (ds_page_aligned_alloc,
+    deepspeed/ops/csrc/pin_memory/page_alloc.cpp).
 
     Args:
-        limit: ``ulimit -l`` in bytes, RLIM_INFINITY if there is none.
+        limit: bytes that ``mlock`` may lock: see ``lockable``.
         trial: what went wrong as 64 MiB were pinned for a GPU, or None.
-        tried: whether that was tried.
         nvme_possible: whether async I/O is built or could be.
     """
     unlimited = limit == resource.RLIM_INFINITY
     text = f"ulimit -l {'unlimited' if unlimited else f'{limit // 1024} KiB'}"
-    if tried and trial is not None:
+    if gpus and trial is not None:
         return warn(f"{text}; 64 MiB could not be pinned: {trial}", "use offload.pin_memory=false with offload=cpu")
-    if tried:
+    if gpus:
         text += "; 64 MiB pinned for the GPU"
     if not unlimited and limit < GIB and nvme_possible:
         return warn(
             f"{text}; offload=nvme locks buffers of a whole tensor", "ulimit -l unlimited (docker run --ulimit memlock=-1)"
         )
     return ok(text)
+
+
+def lockable(soft: int, status: str) -> int:
+    """Bytes that this process may lock: ``ulimit -l``, which CAP_IPC_LOCK lifts. ``status``: /proc/self/status."""
+    capabilities = re.search(r"^CapEff:\s+([0-9a-f]+)", status, re.MULTILINE)
+    lifted = capabilities is not None and int(capabilities[1], 16) >> CAP_IPC_LOCK & 1
+    return resource.RLIM_INFINITY if lifted else soft
 
 
 def open_files(soft: int) -> Diagnosis:
@@ -184,17 +192,14 @@ def collective(ranks: Sequence[Mapping[str, Any] | None], trouble: str, device: 
     """
     backend = "NCCL" if device == "gpu" else "gloo"
     what = f"{len(ranks)} {'GPU' if device == 'gpu' else 'CPU'} rank{'s' if len(ranks) > 1 else ''}"
-    wrong = [
-        f"rank {rank}: {trouble if told is None else told['error']}"
-        for rank, told in enumerate(ranks)
-        if not told or told["error"]
-    ]
+    wrong = {rank: told["error"] if told else trouble for rank, told in enumerate(ranks) if not told or told["error"]}
     if not wrong:
         return ok(f"{backend} all-reduce over {what}")
-    # A rank whose peer has died knows least about the reason.
-    reason = min(wrong, key=lambda line: "onnect" in line or trouble in line)
+    # A rank that has lost its peer knows least about the reason, and one that was silent less than one that spoke.
+    rank = min(wrong, key=lambda rank: ("onnect" in wrong[rank], ranks[rank] is None))
+    reason = f"rank {rank}: {wrong[rank]}"
     if device == "gpu":
-        move = "run again with NCCL_DEBUG=INFO; NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1, tell which path is broken"
+        move = "call doctor with NCCL_P2P_DISABLE=1, then with NCCL_SHM_DISABLE=1: what helps names the broken path"
     else:
         move = "see loopback above; a firewall or GLOO_SOCKET_IFNAME may keep the ranks apart"
     return fail(f"{backend} all-reduce over {what} failed; {reason}", move)

@@ -43,7 +43,7 @@ def package(name: str, version: str | None, import_error: str | None) -> Diagnos
     if version is None:
         return fail("not installed", install)
     if import_error is not None:
-        return fail(f"{version} cannot be imported: {import_error}", f"install it anew: {install}")
+        return fail(f"{version} cannot be imported: {import_error}", f"mend what it names, or install it anew: {install}")
     if _numbers(version) < _numbers(oldest):
         return fail(f"{version} is too old", install)
     if untried and _numbers(version) >= _numbers(untried):

@@ -91,7 +91,7 @@ def async_io(op: Mapping[str, Any], obstacle: str | None) -> Diagnosis:
     """
     if op["missing"] and not op["installed"] and obstacle is None:
         move = "apt-get install libaio-dev (dnf install libaio-devel)" if "aio" in op["missing"] else "see nvcc above"
-        return warn(f"cannot be built: {op['missing']} is missing; offload=nvme needs it", f"{move}, or use offload=cpu_all")
+        return warn(f"cannot be built without {op['missing']}; offload=nvme needs it", f"{move}, or use offload=cpu_all")
     return _op("offload=nvme", "offload=cpu_all", op, obstacle)
 
 
