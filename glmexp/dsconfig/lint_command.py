@@ -44,10 +44,10 @@ def main(arguments: Sequence[str]) -> int:
     file = read(asked.path, asked.situation.reader)
     found = lint(file.config, asked.situation)
     if asked.as_json:
-        print(json.dumps([_record(finding) for finding in found], ensure_ascii=False, indent=2))
+        print(json.dumps([_record(finding) for finding in found], indent=2))
     else:
         for finding in found:
-            print(f"{finding.severity.value:<7}  {finding.key}  {finding.message} [{finding.kind.value}]")
+            print(f"{finding.severity.value:<7}  {_printable(finding.key)}  {finding.message} [{finding.kind.value}]")
         print(summary(found))
     described, installed = known_version()
     if installed not in (described, None):
@@ -100,6 +100,10 @@ def _ranks(value: str) -> int:
     if not (value.isascii() and value.isdigit()) or len(value) > 9 or int(value) < 1:
         raise UserError(f"--world-size {value}: must be a whole number of ranks, at least 1")
     return int(value)
+
+
+def _printable(key: str) -> str:
+    return key if key.isprintable() else json.dumps(key)[1:-1]
 
 
 def _record(finding: Finding) -> dict[str, str]:

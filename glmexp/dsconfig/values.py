@@ -50,9 +50,10 @@ def judge(key: Key, value: Any, checked: bool) -> Verdict | None:
 
 
 def shown(value: Any) -> str:
-    """A value as JSON, cut to what fits a line."""
+    """A value as JSON, cut to what fits a line; nothing in it moves the cursor or fails to print."""
     try:
         text = json.dumps(value, ensure_ascii=False)
+        text = text if text.isprintable() else json.dumps(value)
     except (TypeError, ValueError, RecursionError):
         text = type(value).__name__
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -9,6 +9,7 @@ import pytest
 from glmexp.config import UserError, compose
 from glmexp.config.zero import STAGES
 from glmexp.dsconfig import Machine, build
+from tests.dsconfig.watching import Watching
 
 PRODUCT = list(
     itertools.product(
@@ -23,40 +24,6 @@ def deepspeed_config():
     from deepspeed.runtime.config import DeepSpeedConfig
 
     return DeepSpeedConfig
-
-
-class Recording(dict):
-    """A dict that notes which of its keys were read, at every level."""
-
-    def __init__(self, values, prefix="", read=None):
-        self.prefix, self.read = prefix, set() if read is None else read
-        super().__init__(
-            {
-                key: Recording(value, f"{prefix}{key}.", self.read) if isinstance(value, dict) else value
-                for key, value in values.items()
-            }
-        )
-
-    def _note(self, key):
-        self.read.add(f"{self.prefix}{key}")
-
-    def __getitem__(self, key):
-        self._note(key)
-        return super().__getitem__(key)
-
-    def get(self, key, default=None):
-        self._note(key)
-        return super().get(key, default)
-
-    def items(self):
-        for key in self:
-            self._note(key)
-        return super().items()
-
-    def keys(self):
-        for key in self:
-            self._note(key)
-        return super().keys()
 
 
 def refused(zero, offload, precision, scaler):
@@ -77,16 +44,16 @@ def test_each_combination_is_accepted_whole_or_refused_by_a_rule(zero, offload, 
             compose(overrides)
         return
     ds = build(compose(overrides).config, Machine(1, "gpu"))
-    recording = Recording(ds)
+    watching = Watching(ds)
     with contextlib.redirect_stdout(None):
-        parsed = deepspeed_config(recording)
+        parsed = deepspeed_config(watching)
 
     assert parsed.train_batch_size == 12
     assert parsed.gradient_accumulation_steps == 4
     assert parsed.zero_optimization_stage == int(zero[-1])
     assert parsed.gradient_clipping == 1.0
     assert "auto" not in str(ds)
-    unread = {key for key in ds if key not in recording.read}
+    unread = {key for key in ds if key not in watching.asked}
     assert not unread, "DeepSpeed never looks at these"
     for key in ds["zero_optimization"]:
         stages = {**STAGES, "stage": (0, 1, 2, 3), "offload_optimizer": (1, 2, 3), "offload_param": (3,)}[key]

@@ -113,6 +113,18 @@ def test_in_the_order_of_the_file(capsys, file):
     assert keys == ["zero_optimization.stge", "zero_optimization.stage", "bf16.enabled", "gradient_clip", "fp32_allreduce"]
 
 
+def test_what_a_file_says_cannot_move_the_cursor_or_break_a_line(file):
+    path = file(
+        '{"\\u001b[2J\\n\\ud800": 1, "train_batch_size": "\\ud800\\u0007", "\u6279\u91cf": 1, "bf16": {"enabled": true}}'
+    )
+    done = lint(path)
+    assert done.returncode == 2
+    assert len(done.stdout.splitlines()) == 4
+    assert "\x1b" not in done.stdout
+    assert "\u6279\u91cf  no such key" in done.stdout
+    assert len(json.loads(lint(path, "--json").stdout)) == 3
+
+
 def test_another_installed_release_is_said_once(monkeypatch, capsys, file):
     monkeypatch.setattr("glmexp.dsconfig.lint.version", lambda name: "0.20.0")
     assert main([file(GOOD), "--json"]) == 0
