@@ -77,7 +77,7 @@ def _auto(key: str, node: Node, checked: bool, situation: Situation) -> Finding:
     if situation.reader == "hf" and key in FILLED:
         return Finding(key, Kind.auto, Severity.info, f"the Trainer fills it in: {FILLED[key]}")
     default = shown(node.default) if isinstance(node, Key) else "its defaults"
-    what = f"DeepSpeed drops it and takes {default}" if checked else "DeepSpeed takes it for a word and fails on it later"
+    what = f"DeepSpeed drops it and takes {default}" if checked else "DeepSpeed keeps it as a word that it cannot use"
     whose = (
         "neither the Trainer nor accelerate fills it in here, and"
         if situation.reader == "hf"
@@ -115,10 +115,10 @@ def _unknown(name: str, section: Section, prefix: str) -> Finding:
         message = f"DeepSpeed does not read it here; it belongs to {_listed(name, homes)}"
         return Finding(key, Kind.misplaced, Severity.error, message)
     if here.endswith(".params"):
-        fate = "the constructor refuses it"
+        fate = f"{here.partition('.')[0]}.type has no such parameter"
     else:
-        fate = "DeepSpeed refuses it" if section.checked else "DeepSpeed ignores it"
-    return Finding(key, Kind.unknown, Severity.error, f"no such key, {fate}; {_hint(name, section, here)}")
+        fate = "no such key, " + ("DeepSpeed refuses it" if section.checked else "DeepSpeed ignores it")
+    return Finding(key, Kind.unknown, Severity.error, f"{fate}; {_hint(name, section, here)}")
 
 
 def _hint(name: str, section: Section, here: str) -> str:
