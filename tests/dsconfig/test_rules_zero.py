@@ -130,10 +130,18 @@ CASES = [
     Case(
         f"{ZERO}.zero_quantized_gradients",
         "no_effect",
-        "error",
+        "warning",
         {STAGE: 3, f"{ZERO}.zero_quantized_gradients": True, f"{ZERO}.zero_hpz_partition_size": 8},
         {STAGE: 3, f"{ZERO}.zero_quantized_gradients": True, f"{ZERO}.zero_hpz_partition_size": 4},
         WORLD8,
+    ),
+    Case(
+        f"{ZERO}.zero_quantized_gradients",
+        "no_effect",
+        "error",
+        {STAGE: 3, f"{ZERO}.zero_quantized_gradients": True},
+        {STAGE: 3, f"{ZERO}.zero_quantized_gradients": False},
+        Situation(world_size=1),
     ),
     Case(
         f"{ZERO}.zero_quantized_gradients",

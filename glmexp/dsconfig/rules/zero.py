@@ -142,8 +142,10 @@ def _zeropp(asked: Asked) -> Iterator[Finding]:
             yield error(gradients, Kind.contradiction, "needs zero_optimization.reduce_scatter true, which is false")
         if asked.optimizer_type == "muon":
             yield error(gradients, Kind.contradiction, "does not go with the Muon optimizer")
-        if world == 1 or (world and ranks and 1 < world <= ranks):
-            message = f"is used between nodes, and {world} ranks are one node; gradients are reduced unquantized"
-            yield error(gradients, Kind.no_effect, message)
+        if world == 1:
+            yield error(gradients, Kind.no_effect, "is used between nodes, and one rank reduces nothing; leave it out")
+        elif world and ranks and world <= ranks:
+            message = f"is used between nodes alone, and {world} ranks are likely one; gradients are reduced unquantized there"
+            yield warning(gradients, Kind.no_effect, message)
     if asked.on(weights) and asked.on("torch_autocast.enabled"):
         yield error(weights, Kind.contradiction, "does not go with torch_autocast; leave one of them out")
