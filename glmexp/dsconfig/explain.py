@@ -53,7 +53,8 @@ def explain(composed: Composed, machine: Machine) -> list[Row]:
     config, language = composed.config, composed.config.lang.value
     ds_config = build(config, machine)
     idle_keys = idle(ds_config, machine)
-    findings = lint(ds_config, Situation(world_size=machine.world_size, device=machine.device))
+    situation = Situation(world_size=machine.world_size, device=machine.device, splits_sequences=True)
+    findings = lint(ds_config, situation)
     rows = []
     for key, value in leaves(ds_config):
         why = _why(key, findings, idle_keys)
@@ -96,10 +97,12 @@ def _text(key: str, findings: list[Finding]) -> Text:
 
 def _why(key: str, findings: list[Finding], idle_keys: Mapping[str, Text]) -> Text | None:
     """Why a key is not in effect, None if it is."""
+    if key in idle_keys:
+        return idle_keys[key]
     for finding in findings:
         if finding.kind is Kind.no_effect and _is_about(finding, key):
             return {"en": finding.message, "zh": NEVER if finding.severity is Severity.info else finding.message}
-    return idle_keys.get(key)
+    return None
 
 
 def _is_about(finding: Finding, key: str) -> bool:
