@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +16,7 @@ from glmexp.trial import doctor, machine
 from glmexp.trial.doctor import children, diagnosis
 from glmexp.trial.doctor.diagnosis import Diagnosis, State, diagnose, fail, ok, warn
 
+ROOT = Path(__file__).parent.parent.parent
 CHECKS = {
     *("python", "shadowing", "torch", "deepspeed", "transformers", "peft", "launcher", "cuda", "loopback", "all-reduce"),
     *("compiler", "ninja", "nvcc", "arch list", "cpu adam", "async i/o", "build locks", "op cache"),
@@ -116,6 +120,16 @@ def test_a_process_that_dies(stand_in):
     facts = stand_in("die")
     assert facts.ranks == [{"backend": "gloo", "error": None}] * 2
     assert facts.error("compiler") == "the process ended on signal 11: Fatal Python error: Segmentation fault"
+
+
+def test_a_signal_ends_it_and_leaves_nothing(tmp_path):
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-m", "glmexp", "doctor"], env=environ, cwd=tmp_path, stdout=subprocess.PIPE) as run:
+        while not list(tmp_path.glob("glmexp-doctor-*/log")) and run.poll() is None:
+            time.sleep(0.05)
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(timeout=30) == 143
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_machine_on_which_nothing_can_be_started(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from glmexp.trial.commands import Command, commands, rank_environment
 from glmexp.trial.doctor.diagnosis import NotSeenError
 from glmexp.trial.machine import Gpu, cpu_count
 from glmexp.trial.placement import Placement
-from glmexp.trial.processes import POLL_SECONDS, Processes, new_tag
+from glmexp.trial.processes import POLL_SECONDS, Processes, Signals, new_tag
 from glmexp.trial.redact import redact
 
 EXAMINER = "glmexp.train.doctor"
@@ -62,7 +62,7 @@ class Facts:
 def examine(gpus: Sequence[Gpu], environ: Mapping[str, str], seconds: float) -> Facts:
     """Starts the processes and gathers what they have told when all have ended or time is up.
 
-    Nothing stays: neither a process nor a file.
+    Nothing stays, neither a process nor a file; SIGINT and SIGTERM end it with SystemExit(130) and (143).
     """
     ranks = len(gpus) or CPU_RANKS
     device = "gpu" if gpus else "cpu"
@@ -78,9 +78,11 @@ def examine(gpus: Sequence[Gpu], environ: Mapping[str, str], seconds: float) -> 
             Command([sys.executable, "-m", EXAMINER, name], environment, None),
             *commands(placement, Backend.spawn, folder, environment, RANK),
         ]
-        with Processes(started, folder / "log", tag) as processes:
+        with Signals() as signals, Processes(started, folder / "log", tag) as processes:
             deadline = time.monotonic() + seconds
             while None in processes.codes().values() and time.monotonic() < deadline:
+                if signals.received:
+                    raise SystemExit(128 + signals.received[0])
                 time.sleep(POLL_SECONDS)
             codes = processes.codes()
             processes.end(grace_seconds=0.0)
