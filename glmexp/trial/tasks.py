@@ -17,7 +17,7 @@ from glmexp.config.files import save
 from glmexp.config.rules import warnings
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel_size
-from glmexp.dsconfig import build
+from glmexp.dsconfig.examine import examine
 from glmexp.track.selection import preflight, tracker_for
 from glmexp.trial.placement import Placement, check_precision, resolve
 from glmexp.trial.progress import ProgressView, closing
@@ -54,15 +54,14 @@ def check(composed: Composed, folder: Path) -> int:
         if config.launch.device is not Device.auto:
             raise
         lacking = str(error).splitlines()[0]
-    ds_config = build(config, placement.machine)
+    ds_config, cautions = examine(config, placement.machine, probed=config.launch.device is Device.auto)
     refuse_used(folder)
     save(config, folder / CONFIG)
     write_json(folder / DS_CONFIG, ds_config)
     asked = "as probed" if config.launch.device is Device.auto else "as set"
     print(f"check: {placement.machine.device} ({asked}), {arithmetic(config, placement)}")
-    for line in warnings(config) + (
-        [f"{lacking} It is what was probed here; the run is refused on such a machine."] if lacking else []
-    ):
+    probed = [f"{lacking} It is what was probed here; the run is refused on such a machine."] if lacking else []
+    for line in [*warnings(config), *cautions, *probed]:
         print(f"warning: {line}", file=sys.stderr)
     print(f"wrote {folder / CONFIG}\nwrote {folder / DS_CONFIG}")
     return 0
@@ -73,9 +72,9 @@ def train(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
     config = composed.config
     check_inputs(config)
     placement = resolve(config, os.environ)
-    solve(config.batch, placement.machine.world_size, sequence_parallel_size(config))
+    _, cautions = examine(config, placement.machine)
     console = Screen(soft_wrap=True, highlight=False)
-    for line in [*warnings(config), *preflight(config.tracker, os.environ)]:
+    for line in [*warnings(config), *cautions, *preflight(config.tracker, os.environ)]:
         print(f"warning: {line}", file=sys.stderr)
     first = placement.node == 0
     if first:

@@ -1,0 +1,68 @@
+"""The linter on a composed config: what refuses the run and what is only said, in the words of the command line."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from glmexp.config.errors import UserError
+from glmexp.config.schema import Config
+from glmexp.dsconfig.build import build
+from glmexp.dsconfig.findings import Finding, Kind, Severity, Situation, View
+from glmexp.dsconfig.lint import lint
+from glmexp.dsconfig.machine import Machine
+from glmexp.dsconfig.passthrough import place
+from glmexp.dsconfig.raw import unheeded
+
+MOST_LINES = 5
+
+
+def examine(config: Config, machine: Machine, *, probed: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """The DeepSpeed dict of a config that may run, and a line for each thing to be warned of.
+
+    Args:
+        probed: the device is only what this machine happens to have, and the run may be elsewhere: what it lacks is no error.
+
+    Raises UserError for a raw key that DeepSpeed or glmexp's worker would not honour, an impossible value, or an entry of
+    ``lint.allow`` that allows nothing.
+    """
+    ds_config = build(config, machine)
+    device = None if probed else machine.device
+    situation = Situation(world_size=machine.world_size, device=device, splits_sequences=True)
+    found = lint(ds_config, situation)
+    problems = [*_unheeded(config, machine), *_allowing_nothing(config, found)]
+    warnings = []
+    told = {problem.split(":")[0] for problem in problems}
+    for finding in found:
+        key = user_key(finding.key, config.deepspeed)
+        if finding.kind is Kind.unknown and finding.key in config.lint.allow:
+            warnings.append(f"{key} is let through by lint.allow: glmexp does not know what it does")
+        elif finding.severity is Severity.error and not any(key.startswith(known) for known in told):
+            hint = f"; lint.allow=[{finding.key}] lets a new key through" if finding.kind is Kind.unknown else ""
+            problems.append(f"{key}: {finding.message}{hint}")
+        elif finding.severity is Severity.warning:
+            warnings.append(f"{key}: {finding.message}")
+    if problems:
+        raise UserError("\n".join(problems[:MOST_LINES]))
+    return ds_config, warnings
+
+
+def user_key(key: str, raw: Mapping[str, Any]) -> str:
+    """A DeepSpeed key as its user wrote it: ``deepspeed.KEY`` if raw, else the field of the config behind it."""
+    return f"deepspeed.{key}" if View(raw).has(key) else place(key)
+
+
+def _unheeded(config: Config, machine: Machine) -> Iterator[str]:
+    derived = build(replace(config, deepspeed={}), machine)
+    for key, why in unheeded(config.deepspeed, derived):
+        yield f"deepspeed.{key}: would not do what it says: {why}"
+
+
+def _allowing_nothing(config: Config, found: list[Finding]) -> Iterator[str]:
+    unknown = {finding.key for finding in found if finding.kind is Kind.unknown}
+    for key in config.lint.allow:
+        if key in unknown:
+            continue
+        if View(config.deepspeed).has(key):
+            yield f"lint.allow=[{key}]: glmexp knows this key and checks it; leave it out of lint.allow"
+        else:
+            yield f"lint.allow=[{key}]: no such key is set; add it as +deepspeed.{key}=..., or leave it out of lint.allow"
