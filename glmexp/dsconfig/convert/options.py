@@ -66,7 +66,7 @@ def option(group: str, name: str) -> Mapping[str, Any]:
 def override(key: str, value: Any) -> str:
     """``key=value`` in Hydra's grammar; raises UserError for what it cannot hold."""
     if not KEY.fullmatch(key.lstrip("+")):
-        raise UserError(f"{key.removeprefix('+deepspeed.')!r} cannot be written as an override: letters, digits and _ only")
+        raise UserError(f"{key.removeprefix('++deepspeed.')!r} cannot be written as an override: letters, digits and _ only")
     return f"{key}={written(value, key)}"
 
 
@@ -89,7 +89,9 @@ def written(value: Any, key: str) -> str:
 def _text(value: str, key: str) -> str:
     # ``${`` would be looked up and ``???`` would count as not set; a line break ends an override in a shell's loop.
     if "${" in value or value == "???" or not value.isprintable():
-        raise UserError(f"{key.removeprefix('+deepspeed.')}={value!r}: such a text cannot be written as an override; change it")
+        raise UserError(
+            f"{key.removeprefix('++deepspeed.')}={value!r}: such a text cannot be written as an override; change it"
+        )
     if PLAIN.fullmatch(value) and value.lower() not in WORDS:
         return value
     # Hydra unescapes a backslash only before a quote or at the end.

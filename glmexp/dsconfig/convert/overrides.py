@@ -83,7 +83,7 @@ def _rest(reader: Reader) -> list[str]:
         if value == AUTO:  # only where it is DeepSpeed's own word for what it does anyway
             reader.notes.append(f"{key} is auto, which is what DeepSpeed does when it is left out")
         elif value != {}:  # an empty section asks for nothing
-            overrides.append(override(f"+deepspeed.{key}", value))
+            overrides.append(override(f"++deepspeed.{key}", value))  # ++: an experiment may have set it
     return overrides
 
 
