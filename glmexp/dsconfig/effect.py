@@ -28,11 +28,13 @@ class Idle:
 
 
 def idle(ds_config: Mapping[str, Any], machine: Machine) -> dict[str, Text]:
-    """Key -> why it changes nothing in this run; the first reason that holds."""
-    asked, found = _asked(ds_config, machine), dict[str, Text]()
+    """Key -> why it changes nothing in this run; the first reason that holds. What is false asks for nothing."""
+    asked = _asked(ds_config, machine)
+    found: dict[str, Text] = {}
     for rule in IDLE:
-        if rule.when(asked):
-            found |= {key: rule.why for key in rule.keys if asked.has(key) and key not in found}
+        for key in rule.keys if rule.when(asked) else ():
+            if asked.has(key) and asked.view.raw(key) is not False:
+                found.setdefault(key, rule.why)
     return found
 
 
@@ -82,7 +84,28 @@ def but_a_second_bucket(why: Text) -> Text:
     return {"en": f"{why['en']}; it only takes a second bucket", "zh": f"{why['zh']}；只会多占一个通信桶"}
 
 
+NEEDS_GPU: Text = {"en": "needs a CUDA GPU", "zh": "需要 CUDA GPU"}
+ZENFLOW = ("topk_ratio", "select_strategy", "select_interval", "update_interval", "overlap_step", "full_warm_up_rounds")
+
 IDLE = (
+    Idle(
+        (
+            *(f"{ZERO}zero_quantized_{what}" for what in ("weights", "nontrainable_weights", "gradients")),
+            *(f"{ZERO}offload_optimizer.{key}" for key in ("super_offload", "cpuadam_cores_perc")),
+            "compile.deepcompile",
+        ),
+        lambda asked: asked.on_cpu,
+        NEEDS_GPU,
+    ),
+    Idle(tuple(f"{ZERO}zenflow.{key}" for key in ZENFLOW), lambda asked: asked.on_cpu and asked.stage == 3, NEEDS_GPU),
+    Idle(
+        (f"{ZERO}zero_quantized_gradients",),
+        lambda asked: (asked.situation.world_size or 1) <= (asked.count(f"{ZERO}zero_hpz_partition_size") or 1),
+        {
+            "en": "used between nodes alone, and these ranks are likely one",
+            "zh": "只在节点之间起作用，而这些 rank 应该都在同一节点",
+        },
+    ),
     Idle(
         (
             *(f"{ZERO}{key}" for key in ("reduce_bucket_size", "overlap_comm", "contiguous_gradients", "reduce_scatter")),

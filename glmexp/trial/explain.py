@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.cells import cell_len
@@ -15,6 +15,7 @@ from rich.text import Text as Styled
 from glmexp.config.choices import Device
 from glmexp.config.compose import compose
 from glmexp.config.schema import Config
+from glmexp.dsconfig.convert import Expanded
 from glmexp.dsconfig.effect import Text, mebibytes, one_rank_note
 from glmexp.dsconfig.examine import examine
 from glmexp.dsconfig.explain import Row
@@ -41,13 +42,14 @@ ELSEWHERE: Text = {
 PIECES = re.compile(r"[（《“]*[^\s　-鿿＀-￯]+[，。、；：）》”！？]*\s*|[（《“]*[　-鿿＀-￯][，。、；：）》”！？]*\s*")
 
 
-def explain(flags: Sequence[str], overrides: Sequence[str]) -> int:
+def explain(flags: Sequence[str], expanded: Expanded) -> int:
     """Prints the keys, or with ``--json`` a list of them; returns the exit code, raises UserError as ``check`` does."""
     as_json = JSON in flags
-    composed = compose(overrides, config_dir("explain", [flag for flag in flags if flag != JSON]))
+    composed = compose(expanded.overrides, config_dir("explain", [flag for flag in flags if flag != JSON]))
+    composed = replace(composed, sources=expanded.relabel(composed.sources))
     config, language = composed.config, composed.config.lang.value
     placement = resolve(config, os.environ, launching=False)
-    ds_config, cautions = examine(config, placement.machine)
+    ds_config, cautions = examine(config, placement.machine, probed=config.launch.device is Device.auto)
     rows = rows_of(composed, placement.machine)
     for line in cautions:
         print(f"warning: {line}", file=sys.stderr)

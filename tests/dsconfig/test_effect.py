@@ -20,10 +20,16 @@ def idle_keys(overrides, machine):
     [
         (["zero=stage2"], GPU, "zero_optimization.reduce_scatter", True),
         (["zero=stage2"], TWO_GPUS, "zero_optimization.reduce_scatter", False),
-        (["zero=stage2"], GPU, OVERLAP, True),
-        (["zero=stage2"], TWO_GPUS, OVERLAP, False),
-        (["zero=stage2"], TWO_CPUS, OVERLAP, True),  # no streams
-        (["zero=stage2", "offload=cpu"], GPU, OVERLAP, False),  # copies to the host run on the second stream
+        (["zero=stage2", "zero.overlap_comm=true"], GPU, OVERLAP, True),
+        (["zero=stage2", "zero.overlap_comm=true"], TWO_GPUS, OVERLAP, False),
+        (["zero=stage2", "zero.overlap_comm=true"], TWO_CPUS, OVERLAP, True),  # no streams
+        (
+            ["zero=stage2", "zero.overlap_comm=true", "offload=cpu"],
+            GPU,
+            OVERLAP,
+            False,
+        ),  # copies to the host run on the second stream
+        (["zero=stage2", "zero.overlap_comm=false"], GPU, OVERLAP, False),  # asks for nothing
         (["zero=stage3"], GPU, PREFETCH, True),
         (["zero=stage3"], TWO_GPUS, PREFETCH, False),
         (["zero=stage3", "offload=cpu_all"], GPU, PREFETCH, False),  # weights come from the host
@@ -37,6 +43,11 @@ def idle_keys(overrides, machine):
         (["zero=stage2", "offload=cpu"], GPU, "zero_optimization.offload_optimizer.pin_memory", False),
         (["zero=stage1", "precision.grad_accum_dtype=fp32"], TWO_GPUS, "zero_optimization.reduce_bucket_size", True),
         (["zero=stage2", "precision.grad_accum_dtype=fp32"], TWO_GPUS, "zero_optimization.reduce_bucket_size", False),
+        (["zero=stage3_zeropp"], Machine(8, "gpu"), "zero_optimization.zero_quantized_gradients", True),
+        (["zero=stage3_zeropp"], Machine(16, "gpu"), "zero_optimization.zero_quantized_gradients", False),
+        (["zero=stage3_zeropp"], Machine(8, "cpu"), "zero_optimization.zero_quantized_weights", True),
+        (["zero=stage3_zeropp"], Machine(8, "cpu"), "zero_optimization.zero_quantized_nontrainable_weights", False),  # false
+        (["zero=stage3_zeropp"], Machine(8, "gpu"), "zero_optimization.zero_quantized_weights", False),
         (["+deepspeed.steps_per_print=1"], GPU, "steps_per_print", True),
         (["+deepspeed.steps_per_print=1", "+deepspeed.log_level=info"], GPU, "steps_per_print", False),
         (["+deepspeed.wall_clock_breakdown=true"], GPU, "wall_clock_breakdown", False),  # printed at any level

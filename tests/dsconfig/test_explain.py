@@ -160,12 +160,22 @@ def test_the_seed_recipe_holds_keys_that_this_deepspeed_never_uses():
         }
 
 
-def test_chinese_rows_are_chinese():
+@pytest.mark.parametrize(("name", "overrides", "machine"), CASES, ids=[case[0] for case in CASES])
+def test_chinese_rows_are_chinese(name, overrides, machine):
+    for device in ("gpu", "cpu"):
+        found = explain(compose([*overrides, "lang=zh"]), Machine(machine.world_size, device))
+        assert all(CHINESE.search(row.text) for row in found)
+        assert [row for row in found if row.why and not CHINESE.search(row.why)] == []
+
+
+def test_origins_are_told_in_chinese():
     found = rows(["experiment=seed_zero2_offload", "lang=zh"])
-    assert all(CHINESE.search(row.text) for row in found.values())
-    assert all(CHINESE.search(row.why) for row in found.values() if not row.in_effect)
     assert found["train_micro_batch_size_per_gpu"].origin == "推导：batch.total / (batch.accumulation x ranks)"
     assert rows(["zero=stage3", "lang=zh"])["zero_optimization.stage"].origin == "命令行：zero=stage3"
+
+
+def test_glmexp_splits_the_sequences_itself():
+    assert rows(["zero=stage3", "comm=ulysses"], TWO_GPUS)["sequence_parallel_size"].in_effect
 
 
 def test_a_new_key_that_was_let_through_is_told_as_unknown():
