@@ -179,13 +179,18 @@ def compiled() -> dict[str, Any]:
 
 
 def rebuild(folder: Path) -> str | None:
-    """Why ninja would compile a built op again: torch writes the compiler's name into the build file."""
+    """Why a built op would be compiled again when it is next used, or None."""
     try:
         written = re.search(r"^cxx = (.+)$", (folder / "build.ninja").read_text(), re.MULTILINE)
     except OSError:
         return "its build file is gone"
     now = os.environ.get("CXX", "c++")
-    return f"built with {written[1]}, now {now}" if written and written[1] != now else None
+    if written and written[1] != now:  # torch writes the compiler's name into the build file
+        return f"built with {written[1]}, now {now}"
+    if shutil.which("ninja") is None:
+        return None
+    dry = subprocess.run(["ninja", "-n"], cwd=folder, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
+    return None if "no work to do" in dry.stdout else "the build is unfinished or out of date"
 
 
 def missing_for_async_io() -> str | None:

@@ -1,6 +1,8 @@
 """The torch side of ``doctor``: what it finds of compilers, built ops and locks."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,11 +55,14 @@ def test_the_extension_cache_is_torchs(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_built_ops_and_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")  # this interpreter's ninja
     monkeypatch.delenv("CXX", raising=False)
     for op in ("cpu_adam", "fused_adam"):
         (tmp_path / op).mkdir()
-    (tmp_path / "cpu_adam" / "cpu_adam.so").touch()
-    (tmp_path / "cpu_adam" / "build.ninja").write_text("ninja_required_version = 1.3\ncxx = c++\n")
+    build_file = "cxx = c++\nrule copy\n  command = cp $in $out\nbuild cpu_adam.so: copy cpu_adam.o\n"
+    (tmp_path / "cpu_adam" / "cpu_adam.o").write_text("compiled")
+    (tmp_path / "cpu_adam" / "build.ninja").write_text(build_file)
+    subprocess.run(["ninja"], cwd=tmp_path / "cpu_adam", check=True, capture_output=True)
     stale, held = tmp_path / "cpu_adam" / "lock", tmp_path / "fused_adam" / "lock"
     stale.touch()
     descriptor = os.open(held, os.O_CREAT | os.O_EXCL)  # as torch's builder keeps it
@@ -69,6 +74,10 @@ def test_built_ops_and_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     adam = {"folder": str(tmp_path / "cpu_adam"), "built": True, "installed": False, "rebuild": None}
     assert (found["root"], found["cpu_adam"]) == (str(tmp_path), adam)
     assert not found["async_io"]["built"]
+    before = sorted(tmp_path.rglob("*"))
+    os.utime(tmp_path / "cpu_adam" / "cpu_adam.so", (0, 0))  # as after a build that was killed between compiling and linking
+    assert "unfinished" in (doctor.rebuild(tmp_path / "cpu_adam") or "")
+    assert sorted(tmp_path.rglob("*")) == before
     monkeypatch.setenv("CXX", "clang++")
     assert doctor.rebuild(tmp_path / "cpu_adam") == "built with c++, now clang++"
     (tmp_path / "cpu_adam" / "build.ninja").unlink()

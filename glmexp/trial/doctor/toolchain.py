@@ -105,7 +105,7 @@ def _op(option: str, instead: str, op: Mapping[str, Any], obstacle: str | None) 
     state = f"built in {op['folder']}, to be built again ({op['rebuild']})" if op["built"] else "not built yet"
     if obstacle:
         return warn(f"{state}, and cannot be: {obstacle}; {option} needs it", f"mend that, or use {instead}")
-    return ok(f"{state}: the first run with {option} builds it, a minute or more, in {op['folder']}")
+    return ok(f"{state}: the first run with {option} builds it, a minute or more")
 
 
 def locks(found: Sequence[Mapping[str, Any]]) -> Diagnosis:
