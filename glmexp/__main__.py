@@ -73,19 +73,34 @@ def run(arguments: Sequence[str], outer: Outer | None) -> int:
         stand_alone: Callable[[Sequence[str]], int] = import_module(STANDALONE[arguments[0]]).main
         return stand_alone(arguments[1:])
     from glmexp.config.compose import check_overrides
+    from glmexp.dsconfig.convert import Expanded, expand
     from glmexp.hydra_entry import compose_and_run
 
     verb, flags, overrides = split(arguments)
     if verb in STANDALONE:
         raise UserError(f"{verb} comes first: python -m glmexp {verb} ...")
     check_overrides(overrides)
-    if verb in COMPOSING:
-        show: Callable[[Sequence[str], Sequence[str]], int] = getattr(import_module(COMPOSING[verb]), verb)
-        return show(flags, overrides)
-    if outer is not None and any(flag in ("--multirun", "-m") for flag in flags):
-        raise UserError(refusal_of_multirun(outer))
-    # Flags first: argparse takes the overrides of Hydra's command line in one run only.
-    return compose_and_run([*flags, *([f"task={verb}"] if verb else []), *overrides], new_run_id(outer.node if outer else 0))
+    expanded = expand(overrides, config_dir(flags))
+    for note in expanded.notes:
+        print(f"note: {note}", file=sys.stderr)
+    try:
+        if verb in COMPOSING:
+            show: Callable[[Sequence[str], Expanded], int] = getattr(import_module(COMPOSING[verb]), verb)
+            return show(flags, expanded)
+        if outer is not None and any(flag in ("--multirun", "-m") for flag in flags):
+            raise UserError(refusal_of_multirun(outer))
+        return compose_and_run([*flags, *([f"task={verb}"] if verb else [])], expanded, new_run_id(outer.node if outer else 0))
+    except UserError as error:
+        raise expanded.attribute(error) from error.__cause__
+
+
+def config_dir(flags: Sequence[str]) -> str | None:
+    """The folder of ``--config-dir``."""
+    for flag, following in zip(flags, [*flags, None][1:], strict=True):
+        name, separator, value = flag.partition("=")
+        if name in ("--config-dir", "-cd"):
+            return value if separator else following
+    return None
 
 
 def split(arguments: Sequence[str]) -> tuple[str | None, list[str], list[str]]:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import hydra
@@ -12,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from glmexp.config.compose import VERSION_BASE, conf_dir, from_composition, register
 from glmexp.config.errors import USER_ERROR, UserError
+from glmexp.dsconfig.convert import Expanded
 
 INTERRUPTED = (129, 130, 143)
 
@@ -22,8 +24,11 @@ def told(error: UserError) -> int:
     return USER_ERROR
 
 
-def compose_and_run(arguments: Sequence[str], run_id: str) -> int:
-    """Lets Hydra compose one configuration, or many under ``--multirun``, and runs each; raises UserError for a single one."""
+def compose_and_run(flags: Sequence[str], expanded: Expanded, run_id: str) -> int:
+    """Lets Hydra compose one configuration, or many under ``--multirun``, and runs each; raises UserError for a single one.
+
+    ``flags`` come first: argparse takes the overrides of Hydra's command line in one run only.
+    """
     register()
     os.environ["GLMEXP_RUN_ID"] = run_id
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them; worded() does that
@@ -33,11 +38,11 @@ def compose_and_run(arguments: Sequence[str], run_id: str) -> int:
     def task(composed: DictConfig) -> None:
         # Not raised through Hydra, which would print a line of its own about it.
         try:
-            codes.append(run_one(composed))
+            codes.append(run_one(composed, expanded))
         except UserError as error:
             refused.append(error)
 
-    sys.argv = [sys.argv[0], *arguments]
+    sys.argv = [sys.argv[0], *flags, *expanded.overrides]
     entry: Callable[[], None] = hydra.main(version_base=VERSION_BASE, config_path=conf_dir(), config_name="config")(task)
     entry()
     if refused:
@@ -45,7 +50,7 @@ def compose_and_run(arguments: Sequence[str], run_id: str) -> int:
     return overall(codes)
 
 
-def run_one(task: DictConfig) -> int:
+def run_one(task: DictConfig, expanded: Expanded) -> int:
     """One configuration, to its end; the exit code."""
     from glmexp.trial.tasks import run_task
 
@@ -54,7 +59,8 @@ def run_one(task: DictConfig) -> int:
     folder = Path(node.runtime.output_dir)
     overrides = [str(text) for text in OmegaConf.to_container(node.overrides.task, resolve=False)]  # type: ignore[union-attr]
     try:
-        code = run_task(from_composition(task, node), folder, overrides)
+        composed = from_composition(task, node)
+        code = run_task(replace(composed, sources=expanded.relabel(composed.sources)), folder, overrides)
     except UserError as error:
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()

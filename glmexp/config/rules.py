@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, MultipleOf
 
-from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Init, Method, OffloadDevice, Source, TrackerName
+from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Init, Language, Method, OffloadDevice, Source, TrackerName
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel
@@ -50,6 +50,8 @@ def warnings(config: Config) -> list[str]:
         )
     if config.method.name is Method.lora and config.model.init is Init.random:
         found.append("method=lora on random weights: the adapter fits only this model, drawn from this train.seed")
+    if config.lang is not Language.en:
+        found.append(f"lang={config.lang.value} has no effect on {config.task.value}: it is the language of explain")
     if config.hardware.gpu_memory_gib is not None and not config.hardware.emulate:
         found.append(f"hardware={config.hardware.name} has no effect on a run without hardware.emulate=true")
     return found

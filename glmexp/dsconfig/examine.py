@@ -29,15 +29,16 @@ def examine(config: Config, machine: Machine, *, probed: bool = False) -> tuple[
     device = None if probed else machine.device
     situation = Situation(world_size=machine.world_size, device=device, splits_sequences=True)
     found = lint(ds_config, situation)
-    problems = [*_unheeded(config, machine), *_allowing_nothing(config, found)]
+    owned = dict(unheeded(config.deepspeed, build(replace(config, deepspeed={}), machine)))
+    problems = [f"deepspeed.{key}: would not do what it says: {why}" for key, why in owned.items()]
+    problems += _allowing_nothing(config, found)
     warnings = []
-    told = {problem.split(":")[0] for problem in problems}
     for finding in found:
         key = user_key(finding.key, config.deepspeed)
         if finding.kind is Kind.unknown and finding.key in config.lint.allow:
             warnings.append(f"{key} is let through by lint.allow: glmexp does not know what it does")
-        elif finding.severity is Severity.error and not any(key.startswith(known) for known in told):
-            hint = f"; lint.allow=[{finding.key}] lets a new key through" if finding.kind is Kind.unknown else ""
+        elif finding.severity is Severity.error and not f"{finding.key}.".startswith(tuple(f"{name}." for name in owned)):
+            hint = f" (lint.allow=[{finding.key}] lets a new key through)" if finding.kind is Kind.unknown else ""
             problems.append(f"{key}: {finding.message}{hint}")
         elif finding.severity is Severity.warning:
             warnings.append(f"{key}: {finding.message}")
@@ -49,12 +50,6 @@ def examine(config: Config, machine: Machine, *, probed: bool = False) -> tuple[
 def user_key(key: str, raw: Mapping[str, Any]) -> str:
     """A DeepSpeed key as its user wrote it: ``deepspeed.KEY`` if raw, else the field of the config behind it."""
     return f"deepspeed.{key}" if View(raw).has(key) else place(key)
-
-
-def _unheeded(config: Config, machine: Machine) -> Iterator[str]:
-    derived = build(replace(config, deepspeed={}), machine)
-    for key, why in unheeded(config.deepspeed, derived):
-        yield f"deepspeed.{key}: would not do what it says: {why}"
 
 
 def _allowing_nothing(config: Config, found: list[Finding]) -> Iterator[str]:

@@ -10,18 +10,19 @@ from pathlib import Path
 from glmexp.config.compose import compose
 from glmexp.config.errors import UserError
 from glmexp.config.files import save
+from glmexp.dsconfig.convert import Expanded
 from glmexp.trial.record import CONFIG, PARENT_PID, State, read_rank
 from glmexp.trial.tasks import check_inputs
 
 WORKER = "glmexp.train.preview"
 
 
-def preview(flags: Sequence[str], overrides: Sequence[str]) -> int:
+def preview(flags: Sequence[str], expanded: Expanded) -> int:
     """Prints some samples as the model would be trained on them; returns the exit code, raises UserError.
 
     Nothing is left behind: the child works in a temporary folder.
     """
-    composed = compose(overrides, config_dir("preview", flags))
+    composed = compose(expanded.overrides, config_dir("preview", flags))
     check_inputs(composed.config)
     with tempfile.TemporaryDirectory(prefix="glmexp-preview-") as name:
         folder = Path(name)

@@ -17,6 +17,7 @@ from glmexp.config.files import save
 from glmexp.config.rules import warnings
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel_size
+from glmexp.dsconfig.effect import bucket_bytes, mebibytes, one_rank_note
 from glmexp.dsconfig.examine import examine
 from glmexp.track.selection import preflight, tracker_for
 from glmexp.trial.placement import Placement, check_precision, resolve
@@ -60,6 +61,10 @@ def check(composed: Composed, folder: Path) -> int:
     write_json(folder / DS_CONFIG, ds_config)
     asked = "as probed" if config.launch.device is Device.auto else "as set"
     print(f"check: {placement.machine.device} ({asked}), {arithmetic(config, placement)}")
+    if size := bucket_bytes(ds_config):
+        print(f"gradient buckets: {mebibytes(size)} on each rank (zero.reduce_bucket_size)")
+    if note := one_rank_note(ds_config, placement.machine):
+        print(f"note: {note['en']}")
     probed = [f"{lacking} It is what was probed here; the run is refused on such a machine."] if lacking else []
     for line in [*warnings(config), *cautions, *probed]:
         print(f"warning: {line}", file=sys.stderr)

@@ -6,13 +6,14 @@ import re
 import pytest
 from rich.cells import cell_len
 
+from glmexp.dsconfig.convert import Expanded
 from glmexp.trial.explain import explain, wrap
 
 CHINESE = re.compile("[一-鿿]")
 
 
 def shown(capsys, *overrides, flags=("--json",)):
-    assert explain(list(flags), list(overrides)) == 0
+    assert explain(list(flags), Expanded(list(overrides))) == 0
     return capsys.readouterr().out
 
 
