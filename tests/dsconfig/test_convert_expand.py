@@ -61,7 +61,7 @@ def test_an_option_of_the_users_own_stands_for_its_whole_group(file):
     expanded = expand([f"deepspeed_json={file(STAGE2)}", "zero=stage3"])
     assert emitted(expanded)["zero_optimization"] == emitted(expand(["zero=stage3"]))["zero_optimization"]
     assert any(
-        line.startswith("zero=stage3 is your own choice: the file's zero=stage2") and "round_robin" in line
+        line.startswith("zero=stage3, your own choice, replaces the file's zero=stage2") and "round_robin" in line
         for line in expanded.notes
     )
     assert emitted(expanded)["fp16"]["loss_scale_window"] == 100, "other groups stay"
@@ -146,6 +146,13 @@ def test_an_fp16_section_that_is_auto_has_its_scaler_when_the_precision_is_fp16(
     config = {**STAGE2, "fp16": {"enabled": "auto", "loss_scale_window": 100}}
     assert "scaler.loss_scale_window=100" in expand([f"deepspeed_json={file(config)}", "precision=fp16"]).overrides
     assert not [text for text in expand([f"deepspeed_json={file(config)}"]).overrides if text.startswith("scaler")]
+
+
+def test_a_file_without_a_batch_takes_the_composed_one(file):
+    config = {key: value for key, value in STAGE2.items() if key != "train_micro_batch_size_per_gpu"}
+    expanded = expand([f"deepspeed_json={file(config)}", "batch.micro=3"])
+    assert emitted(expanded)["train_batch_size"] == 3
+    assert "no batch size: batch.micro is as composed" in expanded.notes
 
 
 def test_a_new_key_needs_lint_allow(file):

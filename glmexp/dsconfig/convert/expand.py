@@ -122,7 +122,5 @@ def _beside(overrides: Sequence[str], own: Sequence[str]) -> tuple[list[str], li
             gone.setdefault(by, []).append(text)
     dropped = {text for texts in gone.values() for text in texts}
     kept = [text for text in overrides if text not in dropped and _key(text) not in mine]
-    lines = [
-        f"{by} is your own choice: the file's {' '.join(texts)} is left out" for by, texts in gone.items() if texts != [by]
-    ]
+    lines = [f"{by}, your own choice, replaces the file's {' '.join(texts)}" for by, texts in gone.items() if texts != [by]]
     return kept, lines

@@ -12,6 +12,9 @@ from glmexp.dsconfig.json_file import read
 from glmexp.dsconfig.lint import lint
 from glmexp.dsconfig.table.trainer import FILLED
 
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu")
+"""DeepSpeed needs one of them."""
+
 
 @dataclass(frozen=True)
 class Linted:
@@ -36,6 +39,8 @@ def load(path: str, allow: Collection[str] = ()) -> Linted:
     found = lint(config, Situation(reader="hf" if trainer else "deepspeed"))
     allowed = {finding.key for finding in found if finding.kind is Kind.unknown and finding.key in allow}
     errors = [finding for finding in found if finding.severity is Severity.error and finding.key not in allowed]
+    if not any(view.has(key) for key in BATCH):
+        errors = [finding for finding in errors if finding.key not in BATCH]  # glmexp has a batch of its own
     if errors:
         raise UserError("\n".join([f"{path} has errors:", *(_line(finding) for finding in errors)]))
     if file.note:

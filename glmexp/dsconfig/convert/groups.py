@@ -15,7 +15,10 @@ def batch(reader: Reader) -> list[str]:
     given = {field: reader.take(key, int) for key, field in keys.items()}
     overrides = [override(field, value) for field, value in given.items() if value is not None]
     if given["batch.micro"] is None and "train_micro_batch_size_per_gpu" not in reader.auto:
-        overrides += ["batch.micro=null"] if given["batch.total"] is not None else []
+        if given["batch.total"] is not None:
+            overrides.append("batch.micro=null")
+        elif "train_batch_size" not in reader.auto:
+            reader.notes.append("no batch size: batch.micro is as composed")
     return overrides
 
 

@@ -92,7 +92,7 @@ def modernise(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if isinstance(modern.get("zero_optimization"), bool):
         stage = int(modern["zero_optimization"])
         modern["zero_optimization"] = {"stage": stage}
-        lines.append(f"zero_optimization={stage == 1} is an old form of zero_optimization.stage={stage}")
+        lines.append(f"zero_optimization={str(stage == 1).lower()} is an old form of zero_optimization.stage={stage}")
     pinned = _pop(modern, PINNING)
     for old, (new, meaning) in RETIRED.items():
         switch = _pop(modern, old)
