@@ -7,6 +7,7 @@ key-value cache: activation checkpointing drops nothing, and generation works wi
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,9 @@ def check_prefix(model: PreTrainedModel, method: MethodConfig) -> None:
     """Raises UserError if ``model`` cannot carry a prefix. It is on the meta device, where a forward pass costs nothing."""
     add_prefix(model, method)
     tokens = torch.ones(1, 2, dtype=torch.long, device="meta")
-    model(input_ids=tokens, attention_mask=tokens, use_cache=False)
+    # What asks for a value, which the meta device does not have, is found out by the first real forward pass.
+    with suppress(RuntimeError):
+        model(input_ids=tokens, attention_mask=tokens, use_cache=False)
 
 
 def attach(model: PreTrainedModel, encoder: PrefixEncoder) -> None:

@@ -182,21 +182,22 @@ EXPERTS = {"moe_intermediate_size": 16, "n_routed_experts": 2, "n_group": 1, "to
     ("config", "reason"),
     [
         (BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=64), "attention interface"),
-        (
-            OPTConfig(
-                hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=64, ffn_dim=48, word_embed_proj_dim=32
-            ),
-            "hand no prefix",
-        ),
         (DeepseekV3Config(**SIZES, num_key_value_heads=4, **MULTI_LATENT, **EXPERTS), "in shape"),
         (MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=64), "no attention heads"),
     ],
-    ids=["bloom", "opt", "deepseek_v3", "mamba"],
+    ids=["bloom", "deepseek_v3", "mamba"],
 )
 def test_an_architecture_that_takes_no_prefix_is_refused(config, reason):
     with torch.device("meta"), pytest.raises(UserError, match=reason) as error:
         check_prefix(AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.bfloat16), method())
     assert "method=lora" in str(error.value)
+
+
+def test_layers_that_hand_no_prefix_on_are_refused_at_the_latest_by_the_first_forward_pass():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64}
+    model = AutoModelForCausalLM.from_config(OPTConfig(**sizes, ffn_dim=48, word_embed_proj_dim=32))
+    with pytest.raises(UserError, match="OPTAttention hand no prefix"):
+        add_prefix(model, method())(input_ids=IDS)
 
 
 @pytest.mark.parametrize("projection", [False, True])
