@@ -8,7 +8,7 @@ import pytest
 from glmexp.config import UserError, compose
 from glmexp.dsconfig import Machine, build
 from glmexp.dsconfig.convert import expand
-from glmexp.dsconfig.convert.composed import hidden_size
+from glmexp.dsconfig.convert.known import hidden_size
 
 OFFICIAL = Path(__file__).parent.parent / "golden" / "official"
 STAGE2 = {

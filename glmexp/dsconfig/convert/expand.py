@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.config.errors import UserError
-from glmexp.dsconfig.convert.composed import composed
 from glmexp.dsconfig.convert.file import load
+from glmexp.dsconfig.convert.known import known
 from glmexp.dsconfig.convert.overrides import Converted, convert
 from glmexp.dsconfig.convert.retired import modern_overrides
 from glmexp.dsconfig.convert.zero import HIDDEN_SIZE_RULES, ZERO
@@ -100,7 +100,7 @@ def _convert(config: Mapping[str, Any], own: Sequence[str], config_dir: str | No
     computed = {f"{ZERO}.{name}" for name in HIDDEN_SIZE_RULES} & found.auto
     if not computed and "fp16.enabled" not in found.auto:
         return found
-    beside = composed([*found.overrides, *own], config_dir)
+    beside = known([*found.overrides, *own], config_dir)
     found = convert(config, beside)
     if computed and beside.hidden_size is None:
         unknown = "the hidden size of model.path is not known before the model is here: give a local folder, or numbers"

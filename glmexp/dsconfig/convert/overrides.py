@@ -16,7 +16,7 @@ from glmexp.dsconfig.raw import OWNED, unheeded
 
 
 @dataclass(frozen=True)
-class Composed:
+class Known:
     """What the composed config says where a file says "auto"; None is unknown."""
 
     hidden_size: int | None = None
@@ -34,17 +34,17 @@ class Converted:
     """DeepSpeed keys that are "auto"."""
 
 
-def convert(config: Mapping[str, Any], composed: Composed | None = None) -> Converted:
+def convert(config: Mapping[str, Any], known: Known | None = None) -> Converted:
     """The overrides that reproduce a DeepSpeed config without retired keys and without errors (``lint``).
 
     What the file leaves out is what DeepSpeed 0.19 takes for it, so that an option of another mind is corrected; "auto" is left
     to the composed config. Raises UserError for what glmexp cannot run.
     """
-    composed = composed or Composed()
+    known = known or Known()
     reader = Reader(config)
     stage = _stage(reader)
-    zero_group, offload_group = zero(reader, stage, composed.hidden_size), offload(reader)
-    precision_group, dtype = precision(reader, composed.dtype)
+    zero_group, offload_group = zero(reader, stage, known.hidden_size), offload(reader)
+    precision_group, dtype = precision(reader, known.dtype)
     scheduler_group, peak = scheduler(reader)
     overrides = [
         *zero_group,
@@ -54,11 +54,11 @@ def convert(config: Mapping[str, Any], composed: Composed | None = None) -> Conv
         *clipping(reader),
         *optimizer(reader, peak, OPTIMIZER in reader.emitted),
         *scheduler_group,
-        *communication(reader, dtype or composed.dtype),
+        *communication(reader, dtype or known.dtype),
         *kernels(reader),
         *_rest(reader),
     ]
-    notes = [*_about_auto(reader.auto, stage, composed.hidden_size), *reader.notes]
+    notes = [*_about_auto(reader.auto, stage, known.hidden_size), *reader.notes]
     return Converted(overrides, notes, frozenset(reader.auto))
 
 

@@ -12,13 +12,13 @@ from glmexp.architecture import preset, read_config
 from glmexp.config.compose import VERSION_BASE, conf_dir, register
 from glmexp.config.errors import UserError
 from glmexp.config.wording import from_hydra
-from glmexp.dsconfig.convert.overrides import Composed
+from glmexp.dsconfig.convert.overrides import Known
 
 DECIDE = ("experiment", "model", "precision")
 """Groups that a model and a precision can come from."""
 
 
-def composed(overrides: Sequence[str], config_dir: str | None = None) -> Composed:
+def known(overrides: Sequence[str], config_dir: str | None = None) -> Known:
     """Model and precision of these overrides, composed without the rest; raises UserError.
 
     ``config_dir`` is the folder of ``--config-dir``.
@@ -43,7 +43,7 @@ def composed(overrides: Sequence[str], config_dir: str | None = None) -> Compose
         raise from_hydra(error) from error
     path = _select(values, "model.path")
     dtype = _select(values, "precision.dtype")
-    return Composed(hidden_size(path) if isinstance(path, str) else None, None if dtype is None else dtype.value)
+    return Known(hidden_size(path) if isinstance(path, str) else None, None if dtype is None else dtype.value)
 
 
 def _select(values: DictConfig, key: str) -> Any:
