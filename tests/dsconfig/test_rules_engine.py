@@ -88,6 +88,13 @@ CASES = [
         {"compile": {"deepcompile": True}, "gradient_allreduce_op": "sum"},
         {"compile": {"deepcompile": True}, "gradient_allreduce_op": "mean"},
     ),
+    Case(
+        "compile.autoep_non_moe",
+        "contradiction",
+        "error",
+        {"compile": {"deepcompile": True, "autoep_non_moe": True}},
+        {"compile": {"deepcompile": False, "autoep_non_moe": True}},
+    ),
     # Sections.
     Case(
         "fp16",

@@ -48,6 +48,17 @@ CASES = [
     ),
     Case("optimizer.params.torch_adam", "contradiction", "error", {**ZENFLOW, "optimizer.params.torch_adam": True}, ZENFLOW),
     Case(f"{ZERO}.zenflow.offload", "contradiction", "error", {**ZENFLOW, f"{ZERO}.zenflow.offload": True}, ZENFLOW),
+    Case("gradient_allreduce_op", "contradiction", "error", {**ZENFLOW, "gradient_allreduce_op": "sum"}, ZENFLOW),
+    Case(
+        "optimizer.type", "contradiction", "error", {**ZENFLOW, "optimizer": {"type": "Lion", "params": {"lr": 1e-5}}}, ZENFLOW
+    ),
+    Case(
+        f"{ZERO}.zenflow",
+        "contradiction",
+        "error",
+        {**ZENFLOW, f"{ZERO}.compute_grad_norm": False, "gradient_clipping": 0.0},
+        {**ZENFLOW, "gradient_clipping": 0.0},
+    ),
     # Reduction.
     Case(
         "gradient_predivide_factor",

@@ -11,6 +11,7 @@ TOTAL, MICRO, ACCUMULATION = "train_batch_size", "train_micro_batch_size_per_gpu
 WORLD4, HF = Situation(world_size=4), Situation(reader="hf")
 FP32 = {"bf16": None}
 DECAY = {**ADAMW, "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 5000, "warmup_max_lr": 2e-5}}}
+STATES = {"bf16.bf16_master_weights_and_grads": True, "bf16.bf16_optimizer_states": True}
 PARAMS = "optimizer.params"
 
 BATCH = [
@@ -87,6 +88,13 @@ OPTIMIZER = [
         "error",
         {**ADAMW, f"{PARAMS}.fp32_optimizer_states": False},
         {**ADAMW, **OFFLOAD, f"{PARAMS}.fp32_optimizer_states": False},
+    ),
+    Case(
+        f"{PARAMS}.fp32_optimizer_states",
+        "contradiction",
+        "error",
+        {**ADAMW, **OFFLOAD, **STATES, f"{PARAMS}.fp32_optimizer_states": True},
+        {**ADAMW, **OFFLOAD, **STATES},
     ),
     Case(
         "optimizer.legacy_fusion",

@@ -157,6 +157,20 @@ CASES = [
         {STAGE: 3, f"{ZERO}.zero_quantized_weights": True, "torch_autocast": {"enabled": True, "dtype": "bf16"}},
         {STAGE: 3, f"{ZERO}.zero_quantized_weights": True, "torch_autocast": {"enabled": False}},
     ),
+    Case(
+        f"{ZERO}.zero_quantized_gradients",
+        "contradiction",
+        "error",
+        {STAGE: 3, f"{ZERO}.zero_quantized_gradients": True, "optimizer": {"type": "Muon", "params": {"lr": 1e-3}}},
+        {STAGE: 3, f"{ZERO}.zero_quantized_gradients": True, **ADAM},
+    ),
+    Case(
+        f"{OPTIMIZER}.ratio",
+        "no_effect",
+        "error",
+        {STAGE: 3, OPTIMIZER: {"ratio": 0.5}},
+        {STAGE: 3, OPTIMIZER: {**CPU, "ratio": 0.5}},
+    ),
     # Offloading.
     Case(f"{OPTIMIZER}.device", "no_effect", "error", {OPTIMIZER: NVME}, {STAGE: 3, OPTIMIZER: NVME}),
     Case(f"{OPTIMIZER}.nvme_path", "value", "error", {STAGE: 3, OPTIMIZER: {"device": "nvme"}}, {STAGE: 3, OPTIMIZER: NVME}),

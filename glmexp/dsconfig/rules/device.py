@@ -15,10 +15,14 @@ def findings(asked: Asked) -> Iterator[Finding]:
     if asked.stage == 3:
         for name in ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients"):
             if asked.on(f"{zero}.{name}"):
-                yield error(f"{zero}.{name}", Kind.no_effect, "needs a CUDA GPU, and stops the start on a CPU; leave it out")
+                yield error(
+                    f"{zero}.{name}",
+                    Kind.no_effect,
+                    "needs a CUDA GPU, and keeps DeepSpeed from starting on a CPU; leave it out",
+                )
         if asked.on(f"{zero}.offload_optimizer.super_offload"):
             key = f"{zero}.offload_optimizer.super_offload"
-            yield error(key, Kind.no_effect, "needs a CUDA GPU, and stops the start on a CPU; leave it out")
+            yield error(key, Kind.no_effect, "needs a CUDA GPU, and keeps DeepSpeed from starting on a CPU; leave it out")
         if asked.section(f"{zero}.zenflow"):
             yield error(f"{zero}.zenflow", Kind.no_effect, "needs a GPU at stage 3; on a CPU use stage 1 or 2")
     if asked.on("compile.deepcompile") and asked.stage:

@@ -27,7 +27,7 @@ def findings(asked: Asked) -> Iterator[Finding]:
     yield from _sharded(asked)
     yield from _adam(asked)
     if asked.has(f"{PARAMS}.max_grad_norm"):
-        message = "is no parameter of the optimizer and stops the start; use gradient_clipping at the top level"
+        message = "is no parameter of the optimizer and keeps DeepSpeed from starting; use gradient_clipping at the top level"
         yield error(f"{PARAMS}.max_grad_norm", Kind.misplaced, message)
     if asked.on("optimizer.legacy_fusion") and asked.stage in (1, 2, 3):
         yield error("optimizer.legacy_fusion", Kind.no_effect, "has no effect with ZeRO; leave it out")
@@ -39,7 +39,9 @@ def _sharded(asked: Asked) -> Iterator[Finding]:
         return
     allowed = asked.on("zero_allow_untested_optimizer")
     if allowed is False:
-        message = "is not tested with ZeRO and stops the start; use AdamW, or set zero_allow_untested_optimizer to true"
+        message = (
+            "is not tested with ZeRO and keeps DeepSpeed from starting; use AdamW, or set zero_allow_untested_optimizer to true"
+        )
         yield error("optimizer.type", Kind.contradiction, message)
     elif allowed and kind in WHOLE_MATRICES:
         message = "looks at whole matrices, but with ZeRO it gets flat parts of them: its updates mean nothing; use AdamW"
@@ -65,9 +67,11 @@ def _adam(asked: Asked) -> Iterator[Finding]:
     ):
         for name in names:
             if unfit and asked.has(f"{PARAMS}.{name}"):
-                yield error(f"{PARAMS}.{name}", Kind.contradiction, f"stops the start: it is a parameter of {what}")
+                yield error(
+                    f"{PARAMS}.{name}", Kind.contradiction, f"keeps DeepSpeed from starting: it is a parameter of {what}"
+                )
     if asked.on(f"{PARAMS}.amsgrad") and torch_adam is False and asked.optimizer_device == "none":
-        message = "stops the start: DeepSpeed's FusedAdam has no AMSGrad; add torch_adam true, or leave it out"
+        message = "keeps DeepSpeed from starting: DeepSpeed's FusedAdam has no AMSGrad; add torch_adam true, or leave it out"
         yield error(f"{PARAMS}.amsgrad", Kind.contradiction, message)
     states = f"{PARAMS}.fp32_optimizer_states"
     if asked.on(states, default=True) is False and asked.optimizer_device and (torch_adam or not asked.offloads_optimizer):

@@ -78,7 +78,7 @@ def _accumulation(asked: Asked) -> Iterator[Finding]:
     if dtype is None or asked.dtype is None or dtype == asked.dtype:
         return
     if asked.stage == 0:
-        message = f"{dtype} stops the start at stage 0, where it must be the model's {asked.dtype}; use stage 2"
+        message = f"{dtype} keeps DeepSpeed from starting at stage 0, where it must be the model's {asked.dtype}; use stage 2"
         yield error(ACCUMULATION, Kind.contradiction, message)
     elif asked.bf16_optimizer:
         message = (

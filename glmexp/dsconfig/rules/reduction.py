@@ -44,7 +44,7 @@ def _factors(asked: Asked, sums: bool) -> Iterator[Finding]:
         if sums and asked.stage < 3:
             yield error(key, Kind.no_effect, 'has no effect with gradient_allreduce_op "sum", which divides nothing')
         elif asked.stage >= 2 and scatters:
-            message = f"stops the start at stage {asked.stage} with reduce_scatter, which is true unless set"
+            message = f"keeps DeepSpeed from starting at stage {asked.stage} with reduce_scatter, which is true unless set"
             yield error(key, Kind.contradiction, f"{message}; leave it out")
         elif asked.stage == 1 and scatters and not asked.bf16_optimizer:
             message = "has no effect at stage 1 with reduce_scatter, which is true unless set; leave it out"

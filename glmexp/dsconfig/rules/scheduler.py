@@ -25,13 +25,11 @@ def findings(asked: Asked) -> Iterator[Finding]:
         yield error("scheduler", Kind.no_effect, message)
         return
     kind = asked.word("scheduler.type")
-    if (
-        kind in TORCH_SCHEDULES
-        and asked.stage is not None
-        and asked.dtype is not None
-        and (asked.stage or asked.dtype != "fp32")
-    ):
-        message = "is torch's and stops the start with ZeRO, fp16 or bf16; use WarmupLR, WarmupDecayLR or WarmupCosineLR"
+    wrapped = asked.stage is not None and asked.dtype is not None and (asked.stage > 0 or asked.dtype != "fp32")
+    if kind in TORCH_SCHEDULES and wrapped:
+        message = (
+            "is torch's, which refuses the optimizers of ZeRO, fp16 and bf16; use a schedule of DeepSpeed, as WarmupDecayLR"
+        )
         yield error("scheduler.type", Kind.contradiction, message)
     if kind not in NEEDED:
         return

@@ -33,7 +33,7 @@ def _optimizer(asked: Asked) -> Iterator[Finding]:
         yield error("optimizer.type", Kind.contradiction, "must be AdamW with ZenFlow")
     for name in asked.section("optimizer.params"):
         if name not in ADAM and asked.optimizer_type in ("adam", "adamw"):
-            message = f"stops the start with ZenFlow, whose optimizers take {', '.join(ADAM)} alone; leave it out"
+            message = f"keeps DeepSpeed from starting with ZenFlow, whose optimizers take {', '.join(ADAM)} alone; leave it out"
             yield error(f"optimizer.params.{name}", Kind.contradiction, message)
 
 
@@ -54,10 +54,12 @@ def _select(asked: Asked) -> Iterator[Finding]:
     key = f"{ZENFLOW}.select_interval"
     interval = asked.count(key)
     if strategy == "auto" and interval is not None:
-        yield error(key, Kind.contradiction, 'stops the start with select_strategy "auto"; set it to "step" or "epoch"')
+        yield error(
+            key, Kind.contradiction, 'keeps DeepSpeed from starting with select_strategy "auto"; set it to "step" or "epoch"'
+        )
     if strategy not in ("step", "epoch"):
         return
     if not asked.has(key) or asked.view.raw(key) == "auto":
         yield error(key, Kind.contradiction, f'must be a number with select_strategy "{strategy}"')
     elif strategy == "step" and interval is not None and interval < (asked.count(f"{ZENFLOW}.update_interval") or 0):
-        yield error(key, Kind.contradiction, f"{interval} is less than update_interval, which stops the start")
+        yield error(key, Kind.contradiction, f"{interval} is less than update_interval, which keeps DeepSpeed from starting")

@@ -64,7 +64,11 @@ def _flags(asked: Asked) -> Iterator[Finding]:
     zero = "zero_optimization"
     offloaded = asked.stage in (1, 2) and asked.offloads_optimizer
     if asked.on(f"{zero}.legacy_stage1"):
-        yield error(f"{zero}.legacy_stage1", Kind.removed, "was removed in DeepSpeed 0.5.9 and stops the start; leave it out")
+        yield error(
+            f"{zero}.legacy_stage1",
+            Kind.removed,
+            "was removed in DeepSpeed 0.5.9 and keeps DeepSpeed from starting; leave it out",
+        )
     if asked.on(f"{zero}.pipeline_loading_checkpoint") and asked.stage in (0, 1, 2):
         message = f"stops the loading of a checkpoint at stage {asked.stage}; it needs stage 3"
         yield error(f"{zero}.pipeline_loading_checkpoint", Kind.contradiction, message)
@@ -77,7 +81,7 @@ def _flags(asked: Asked) -> Iterator[Finding]:
         yield error(contiguous, Kind.no_effect, "false is overruled by offload_optimizer, which needs contiguous gradients")
     bucket = asked.number(f"{zero}.allgather_bucket_size")
     if bucket is not None and bucket % 2 and asked.stage in (1, 2) and not asked.bf16_optimizer:
-        yield error(f"{zero}.allgather_bucket_size", Kind.value, f"{bucket:.0f} stops the start: it must be even")
+        yield error(f"{zero}.allgather_bucket_size", Kind.value, f"{bucket:.0f} keeps DeepSpeed from starting: it must be even")
     momentum = f"{zero}.save_muon_momentum_buffer_in_memory"
     swapped = asked.optimizer_device in ("nvme", None)
     if asked.on(momentum) and asked.stage == 3 and (asked.optimizer_type != "muon" or not swapped):
@@ -145,7 +149,9 @@ def _zeropp(asked: Asked) -> Iterator[Finding]:
         if world == 1:
             yield error(gradients, Kind.no_effect, "is used between nodes, and one rank reduces nothing; leave it out")
         elif world and ranks and world <= ranks:
-            message = f"is used between nodes alone, and {world} ranks are likely one; gradients are reduced unquantized there"
+            message = (
+                f"is used between nodes alone, and {world} ranks are likely one node; gradients are reduced unquantized there"
+            )
             yield warning(gradients, Kind.no_effect, message)
     if asked.on(weights) and asked.on("torch_autocast.enabled"):
         yield error(weights, Kind.contradiction, "does not go with torch_autocast; leave one of them out")
