@@ -60,8 +60,8 @@ def shown(value: Any) -> str:
 
 
 def _judge_null(key: Key, checked: bool) -> Verdict | None:
-    if key.null or (not checked and key.type == "flag" and not key.default):
-        return None  # what is read with dict.get takes null for false
+    if key.null or (not checked and key.type == "flag" and not key.default and key.null_is_false):
+        return None
     return Severity.error, f"null is no value here; leave the key out to get {shown(key.default)}"
 
 

@@ -134,7 +134,7 @@ VALUES = {
     "train_micro_batch_size_per_gpu": {1.5: "error", "2": "error", 0: "error", -1: "error", 2.0: "warning"},
     "train_batch_size": {None: "", 8: "", math.nan: "error", math.inf: "error", 10**400: "error"},
     "gradient_clipping": {None: "error", 0: "", 1: "", 0.5: "", "1.0": "error", 10**400: "error"},
-    "wall_clock_breakdown": {1: "", 2: "error", "false": "error", None: ""},
+    "wall_clock_breakdown": {1: "", 2: "error", "false": "error", None: "error"},
     "zero_force_ds_cpu_optimizer": {None: "error"},
     "communication_data_type": {"fp16": "", "BF16": "", "float16": "error", None: "", 16: "error"},
     "gradient_allreduce_op": {"Mean": "", "avg": "error", None: "error"},

@@ -9,8 +9,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
-from glmexp.dsconfig.findings import Severity
-from glmexp.dsconfig.lint import known_version
+from glmexp.dsconfig.findings import Severity, Situation
+from glmexp.dsconfig.lint import known_version, lint
 from glmexp.dsconfig.table import DESCRIBES, TOP, Key, Section, Variants, walk
 from glmexp.dsconfig.table.optimizer import OPTIMIZER, PARAMS, REMOVED_TYPES, SCHEDULES
 from glmexp.dsconfig.table.zero import ZERO
@@ -285,3 +285,13 @@ def test_each_unused_key_says_why():
     assert {"disable_allgather", "zero_optimization.allgather_partitions", "zero_optimization.allgather_bucket_size"} <= set(
         unused
     )
+
+
+@pytest.mark.parametrize("name", TOP.keys)
+def test_a_null_that_stops_the_parser_is_an_error(name):
+    config = {"train_micro_batch_size_per_gpu": 1, name: None}
+    try:
+        with contextlib.redirect_stdout(None):
+            deepspeed_config.DeepSpeedConfig(dict(config))
+    except Exception:
+        assert any(finding.severity is Severity.error for finding in lint(config, Situation()))

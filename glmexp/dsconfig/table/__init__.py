@@ -56,7 +56,7 @@ TOP = Section(
         "disable_allgather": flag(unused="it is read and used nowhere"),
         "dump_state": flag(),
         "disable_python_gc": flag(),
-        "wall_clock_breakdown": flag(),
+        "wall_clock_breakdown": flag(null_is_false=False),  # runtime/config.py: get_wall_clock_breakdown(...) | enabled
         "memory_breakdown": flag(),
         "dataloader_drop_last": flag(),
         "log_level": choice(None, folded=("debug", "info", "warning", "error", "critical")),

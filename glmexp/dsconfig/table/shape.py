@@ -16,6 +16,8 @@ class Key:
     """What DeepSpeed takes when the key is left out."""
     null: bool = False
     """null is a value of its own, mostly "not set"."""
+    null_is_false: bool = True
+    """A flag read with ``dict.get`` takes null for false; where DeepSpeed calculates with it, it does not."""
     choices: tuple[Any, ...] = ()
     """The values of a ``choice``, or of each item of a list."""
     words: tuple[str, ...] = ()
