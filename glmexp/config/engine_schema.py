@@ -89,6 +89,10 @@ class OffloadConfig:
     fast_init: Optional[bool] = None
     max_in_cpu: MaybeElements = None
     """Parameter elements that stay in host memory with parameters on NVMe."""
+    buffer_size: SomeElements = None
+    """Elements of one host buffer for parameters on NVMe: at least the largest weight's share of a rank."""
+    buffer_count: SmallCount = None
+    """Buffers of ``buffer_size`` for parameters on NVMe."""
     aio: AioConfig = field(default_factory=AioConfig)
     zenflow: ZenFlowConfig = field(default_factory=ZenFlowConfig)
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, MultipleOf
 
-from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Init, Language, Method, OffloadDevice, Source, TrackerName
+from glmexp.config import machinery
+from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Init, Language, Method, Source, TrackerName
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel
@@ -54,7 +55,7 @@ def warnings(config: Config) -> list[str]:
         found.append(f"lang={config.lang.value} has no effect on {config.task.value}: it is the language of explain")
     if config.hardware.gpu_memory_gib is not None and not config.hardware.emulate:
         found.append(f"hardware={config.hardware.name} has no effect on a run without hardware.emulate=true")
-    return found
+    return [*found, *machinery.warnings(config)]
 
 
 def out_of_range(node: Any, prefix: str = "") -> Iterator[str]:
@@ -95,7 +96,7 @@ def _words(limit: Any) -> str:
 def contradictions(config: Config) -> Iterator[str]:
     """Rules across fields."""
     yield from _zero(config)
-    yield from _offload(config)
+    yield from machinery.contradictions(config)
     yield from _precision(config)
     yield from _method(config)
     yield from _inputs(config)
@@ -118,24 +119,6 @@ def _zero(config: Config) -> Iterator[str]:
             yield f"zero.{key} has no effect at stage {zero.stage}: it needs {wanted}"
     if zero.allgather_bucket_size is not None and zero.allgather_bucket_size % 2:
         yield f"zero.allgather_bucket_size={zero.allgather_bucket_size:.0f}: must be even"
-
-
-def _offload(config: Config) -> Iterator[str]:
-    offload, stage = config.offload, config.zero.stage
-    if offload.device is OffloadDevice.none:
-        for field in ("pin_memory", "ratio"):
-            if getattr(offload, field) is not None:
-                yield f"offload.{field} has no effect with offload=none; choose offload=cpu or offload=cpu_all"
-        if offload.parameters:
-            yield "offload.parameters=true needs offload=cpu_all, got offload=none"
-        return
-    option = "cpu_all" if offload.parameters else "cpu"
-    if offload.parameters and stage != 3:
-        yield f"offload={option} needs zero=stage3, got stage{stage}: only stage 3 shards parameters"
-    elif stage == 0:
-        yield f"offload={option} needs zero=stage1, stage2 or stage3, got stage0: stage 0 has no sharded optimizer to offload"
-    if offload.ratio is not None and stage != 3:
-        yield f"offload.ratio has no effect at stage {stage}: it needs zero=stage3"
 
 
 def _precision(config: Config) -> Iterator[str]:

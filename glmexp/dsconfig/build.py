@@ -10,6 +10,7 @@ from typing import Any
 from glmexp.config.batch import solve
 from glmexp.config.choices import Dtype, OffloadDevice, OptimizerType
 from glmexp.config.engine_schema import AioConfig, OffloadConfig, PrecisionConfig, ScalerConfig, ZenFlowConfig, ZeroConfig
+from glmexp.config.machinery import check_ranks
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.config.zero import STAGES
@@ -26,11 +27,12 @@ SHARES = ("ratio", "cpuadam_cores_perc", "topk_ratio")
 def build(config: Config, machine: Machine) -> dict[str, Any]:
     """The DeepSpeed dict, plain JSON types only.
 
-    Raises UserError when the batch cannot be solved for ``machine.world_size``, or when ``deepspeed.KEY`` sets a key that is
-    derived from another field to a different value.
+    Raises UserError when the batch cannot be solved for ``machine.world_size``, when another field does not fit that number,
+    or when ``deepspeed.KEY`` sets a key that is derived from another field to a different value.
     """
     sharing = sequence_parallel_size(config)
     batch = solve(config.batch, machine.world_size, sharing)
+    check_ranks(config, batch, machine.world_size)
     dtype = config.precision.dtype
     ds: dict[str, Any] = {
         "train_batch_size": batch.total,
@@ -40,28 +42,31 @@ def build(config: Config, machine: Machine) -> dict[str, Any]:
         "gradient_clipping": float(config.train.grad_clip or 0.0),
         "optimizer": optimizer(config, machine),
         "data_types": {"grad_accum_dtype": (config.precision.grad_accum_dtype or dtype).value},
-        "communication_data_type": (config.comm.communication_data_type or dtype).value,
+        **reduction_dtype(config, sharing),
         "zero_optimization": zero(config),
     }
     if sharing > 1:
         ds["sequence_parallel_size"] = sharing
-        # What the engine reduces in then, instead of communication_data_type (engine.py, _configure_distributed_model).
-        ds["seq_parallel_communication_data_type"] = ds.pop("communication_data_type")
     if dtype is Dtype.bf16:
         ds["bf16"] = bf16(config.precision, config.zero.stage)
     elif dtype is Dtype.fp16:
         ds["fp16"] = {"enabled": True, **scaler(config.scaler)}
     if config.precision.autocast_dtype is not None:
         ds["torch_autocast"] = {"enabled": True, "dtype": TORCH_NAMES[config.precision.autocast_dtype]}
-        if config.zero.stage and config.comm.communication_data_type is None:
-            # ZeRO then reduces gradients in autocast's own dtype (runtime/torch_autocast.py) and reads neither of these.
-            for key in ("communication_data_type", "seq_parallel_communication_data_type"):
-                ds.pop(key, None)
     if config.offload.device is OffloadDevice.nvme:
         ds["aio"] = present(config.offload.aio, *AIO)
     if config.kernels.deepcompile:
         ds["compile"] = {"deepcompile": True}
     return merge(ds, config.deepspeed)
+
+
+def reduction_dtype(config: Config, sharing: int) -> dict[str, Any]:
+    """The dtype that gradients are reduced in, under the key that is read; ``sharing`` is the sequence parallel size."""
+    if config.precision.autocast_dtype is not None and config.zero.stage > 0:
+        return {}  # ZeRO then reduces each gradient in the dtype of its layer (runtime/torch_autocast.py)
+    # Ranks that share samples reduce in a key of their own (engine.py, _configure_distributed_model).
+    key = "seq_parallel_communication_data_type" if sharing > 1 else "communication_data_type"
+    return {key: (config.comm.communication_data_type or config.precision.dtype).value}
 
 
 def optimizer(config: Config, machine: Machine) -> dict[str, Any]:
@@ -100,7 +105,7 @@ def zero(config: Config) -> dict[str, Any]:
         offload, "ratio", "pipeline_read", "pipeline_write", "fast_init", "super_offload", "cpuadam_cores_perc"
     )
     if offload.parameters:
-        section["offload_param"] = where | present(offload, "max_in_cpu")
+        section["offload_param"] = where | present(offload, "max_in_cpu", "buffer_size", "buffer_count")
     if zenflow := present(offload.zenflow, *ZENFLOW):
         section["zenflow"] = zenflow
     return section

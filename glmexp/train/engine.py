@@ -17,6 +17,7 @@ from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.models import method
 from glmexp.train.schedule import lr_scheduler
+from glmexp.train.zenflow import keep_weights_in_place
 
 LOGGER = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ def start(
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     trainable, total = method.trainable_parameters(model)
     LOGGER.info("trainable parameters: %s of %s (%.2f %%)", f"{trainable:,}", f"{total:,}", 100 * trainable / total)
+    if "zenflow" in ds_config.get("zero_optimization", {}):
+        keep_weights_in_place()
     engine, _, _, _ = deepspeed.initialize(
         model=model,
         model_parameters=[parameter for parameter in model.parameters() if parameter.requires_grad],

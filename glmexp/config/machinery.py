@@ -1,0 +1,278 @@
+"""Rules of the newer machinery: what DeepSpeed 0.19.8 would ignore, get wrong or break on, in the user's override words.
+
+Each rule was run, or read where its comment says; file names are DeepSpeed's. What the device lacks is judged in
+``trial.placement``, and what the number of ranks decides in ``check_ranks``, which ``dsconfig.build`` calls.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from glmexp.config.batch import Batch
+from glmexp.config.choices import Dtype, Method, OffloadDevice, OptimizerType, SelectStrategy
+from glmexp.config.engine_schema import OffloadConfig, ZenFlowConfig
+from glmexp.config.errors import UserError
+from glmexp.config.schema import Config
+
+NVME_FIELDS = ("nvme_path", "pipeline_read", "pipeline_write", "fast_init", "max_in_cpu", "buffer_size", "buffer_count")
+NVME_PARAMETER_FIELDS = ("max_in_cpu", "buffer_size", "buffer_count")
+ZENFLOW_FIELDS = tuple(field.name for field in fields(ZenFlowConfig))
+
+
+def contradictions(config: Config) -> Iterator[str]:
+    """Rules across fields, one broken rule a line."""
+    yield from _offload(config)
+    yield from _zenflow(config)
+    yield from _super_offload(config)
+    yield from _low_precision_states(config)
+    yield from _autocast(config)
+    yield from _zeropp(config)
+    yield from _muon(config)
+    yield from _deepcompile(config)
+
+
+def warnings(config: Config) -> Iterator[str]:
+    """What takes effect, and costs something that the option's name does not tell."""
+    clip = config.train.grad_clip
+    if config.optimizer.type is OptimizerType.Muon and clip and config.zero.stage > 0:
+        # runtime/zero/stage_1_and_2.py, get_flat_partition and step; stage3.py, _apply_distributed_muon_update.
+        yield (
+            "optimizer=muon: from zero=stage1 on DeepSpeed clips Muon's orthogonal update, whose norm is in the tens, and not "
+            f"the gradient: train.grad_clip={clip:g} shortens every step; use train.grad_clip=null"
+        )
+    if config.offload.super_offload and clip:
+        # runtime/superoffload/superoffload_stage3.py, partition_grads: only without clipping does a step start early.
+        yield (
+            f"offload=super_offload: nothing overlaps with the backward pass while train.grad_clip={clip:g} waits for all "
+            "gradients; use train.grad_clip=null"
+        )
+    if uses_zenflow(config.offload):
+        # runtime/zenflow/zenflow_stage_1_and_2.py, _process_selected_fp32_groups_grad and sync_fp32_param_from_gpu.
+        fp32 = "" if config.precision.dtype is Dtype.fp32 else ", and without fp32 master weights"
+        yield (
+            "offload=zenflow: the chosen columns are updated after each micro batch without train.grad_clip, without "
+            f"a check for infinities{fp32}"
+        )
+
+
+def uses_zenflow(offload: OffloadConfig) -> bool:
+    return any(getattr(offload.zenflow, field) is not None for field in ZENFLOW_FIELDS)
+
+
+def offload_option(offload: OffloadConfig) -> str:
+    """The option of the group ``offload`` that these values amount to."""
+    if offload.device is OffloadDevice.none:
+        return "none"
+    if offload.device is OffloadDevice.nvme:
+        return "nvme"
+    if uses_zenflow(offload):
+        return "zenflow"
+    if offload.super_offload:
+        return "super_offload"
+    return "cpu_all" if offload.parameters else "cpu"
+
+
+def _owned(offload: OffloadConfig) -> Iterator[tuple[str, str]]:
+    """Each field that is set with the options it belongs to."""
+    for field in NVME_FIELDS:
+        if getattr(offload, field) is not None:
+            yield field, "nvme"
+    for field in (field.name for field in fields(offload.aio)):
+        if getattr(offload.aio, field) is not None:
+            yield f"aio.{field}", "nvme"
+    for field in ZENFLOW_FIELDS:
+        if getattr(offload.zenflow, field) is not None:
+            yield f"zenflow.{field}", "zenflow"
+    if offload.super_offload:
+        yield "super_offload", "super_offload"
+    if offload.cpuadam_cores_perc is not None:
+        yield "cpuadam_cores_perc", "super_offload"
+
+
+def _offload(config: Config) -> Iterator[str]:
+    offload, stage = config.offload, config.zero.stage
+    option = offload_option(offload)
+    for field, owner in _owned(offload):
+        if (
+            option == "none"
+            or (owner == "nvme" and option != "nvme")
+            or (owner == "super_offload" and not offload.super_offload)
+        ):
+            yield f"offload.{field} has no effect with offload={option}; add offload={owner}"
+    if option == "none":
+        for field in ("pin_memory", "ratio"):
+            if getattr(offload, field) is not None:
+                yield f"offload.{field} has no effect with offload=none; choose offload=cpu or offload=cpu_all"
+        if offload.parameters:
+            yield "offload.parameters=true needs offload=cpu_all, got offload=none"
+        return
+    if offload.parameters and stage != 3:
+        yield f"offload={option} needs zero=stage3, got stage{stage}: only stage 3 shards parameters"
+    elif option == "nvme" and stage != 3:
+        yield f"offload=nvme needs zero=stage3, got stage{stage}: below it DeepSpeed keeps the states in host memory instead"
+    elif stage == 0:
+        yield f"offload={option} needs zero=stage1, stage2 or stage3, got stage0: stage 0 has no sharded optimizer to offload"
+    if offload.ratio is not None and stage != 3:
+        yield f"offload.ratio has no effect at stage {stage}: it needs zero=stage3"
+    if option == "nvme":
+        yield from _nvme(offload)
+
+
+def _nvme(offload: OffloadConfig) -> Iterator[str]:
+    if not (offload.nvme_path or "").strip():
+        yield "offload.nvme_path must be set with offload=nvme: a folder on the NVMe device"
+    if not offload.parameters:
+        for field in NVME_PARAMETER_FIELDS:
+            if getattr(offload, field) is not None:
+                yield f"offload.{field} has no effect with offload.parameters=false; set it to null"
+
+
+def _zenflow(config: Config) -> Iterator[str]:
+    offload, zenflow = config.offload, config.offload.zenflow
+    if not uses_zenflow(offload) or offload.device is OffloadDevice.none:
+        return
+    missing = [field for field in ZENFLOW_FIELDS if getattr(zenflow, field) is None]
+    if missing:
+        yield f"offload.zenflow.{missing[0]} must be set with offload=zenflow"
+        return
+    if config.zero.stage == 3:
+        # The layers run on weights that were never gathered (DeepSpeed's issue 7686 is of the same kind).
+        yield "offload=zenflow needs zero=stage1 or stage2, got stage3, where DeepSpeed 0.19.8 does not gather the weights"
+    if offload.device is OffloadDevice.nvme or offload.super_offload:
+        yield "offload=zenflow goes with neither offload=nvme nor offload.super_offload=true: leave those out"
+    if config.optimizer.type is not OptimizerType.AdamW:
+        yield f"offload=zenflow needs optimizer=adamw, got {config.optimizer.type.value}: it splits the step of AdamW alone"
+    if config.precision.dtype is Dtype.fp16:
+        yield "offload=zenflow needs precision=bf16 or precision=fp32: it never takes the loss scale off the chosen columns"
+    if config.precision.autocast_dtype is not None:
+        yield "offload=zenflow needs precision=bf16 or precision=fp32, got precision=autocast"
+    assert zenflow.select_interval is not None
+    assert zenflow.update_interval is not None
+    if zenflow.select_strategy is SelectStrategy.epoch:
+        # runtime/zenflow/engine.py counts the epochs of a data loader of its own, and glmexp feeds the batches.
+        yield "offload.zenflow.select_strategy=epoch would choose the columns once and never again; use step"
+    if zenflow.select_interval % zenflow.update_interval:
+        yield (
+            f"offload.zenflow.select_interval={zenflow.select_interval} must be a multiple of "
+            f"offload.zenflow.update_interval={zenflow.update_interval}: each choice of columns ends the accumulation"
+        )
+    if zenflow.full_warm_up_rounds and zenflow.update_interval > 1:
+        yield (
+            f"offload.zenflow.full_warm_up_rounds={zenflow.full_warm_up_rounds} updates after every micro batch while the "
+            "accumulation is more than 1; set it to 0"
+        )
+
+
+def _super_offload(config: Config) -> Iterator[str]:
+    offload = config.offload
+    if not offload.super_offload or offload.device is OffloadDevice.none:
+        return
+    if config.zero.stage != 3:
+        yield f"offload=super_offload needs zero=stage3, got stage{config.zero.stage}, where DeepSpeed ignores it"
+    if offload.device is OffloadDevice.nvme:
+        yield "offload.super_offload=true needs offload.device=cpu, got nvme: its step runs on host memory"
+    if config.optimizer.type is not OptimizerType.AdamW:
+        yield f"offload=super_offload needs optimizer=adamw, got {config.optimizer.type.value}: its step is AdamW's"
+    if config.precision.dtype is Dtype.fp16 and not config.train.grad_clip:
+        # superoffload_stage3.py, partition_grads: the early step takes the gradients as they come out of the backward pass.
+        yield "offload=super_offload with precision=fp16 steps on gradients that still hold the loss scale; use precision=bf16"
+    if config.precision.bf16_master_weights_and_grads:
+        yield "offload=super_offload needs fp32 master weights: use precision=bf16"
+
+
+def _low_precision_states(config: Config) -> Iterator[str]:
+    precision, stage = config.precision, config.zero.stage
+    master, states = precision.bf16_master_weights_and_grads, precision.bf16_optimizer_states
+    for field, value in (("bf16_master_weights_and_grads", master), ("bf16_optimizer_states", states)):
+        if value is not None and precision.dtype is not Dtype.bf16:
+            yield f"precision.{field} has no effect with precision={precision.dtype.value}; add precision=bf16_states"
+    if precision.dtype is not Dtype.bf16 or not (master or states):
+        return
+    offloaded = config.offload.device is not OffloadDevice.none
+    if states and not master:
+        yield "precision.bf16_optimizer_states=true needs precision.bf16_master_weights_and_grads=true"
+    elif not states and not offloaded:
+        yield "precision.bf16_master_weights_and_grads=true needs precision.bf16_optimizer_states=true, or offload=cpu"
+    if stage == 0:
+        yield "precision=bf16_states needs zero=stage1, stage2 or stage3, got stage0"
+    if stage == 1 and precision.grad_accum_dtype is Dtype.fp32 and not offloaded:
+        # runtime/engine.py, _do_optimizer_sanity_check: BF16_Optimizer takes over, which knows neither key.
+        yield "precision=bf16_states with precision.grad_accum_dtype=fp32 needs zero=stage2 or stage3: stage 1 keeps fp32"
+    if offloaded and config.optimizer.type is not OptimizerType.AdamW:
+        yield f"precision=bf16_states with offload={offload_option(config.offload)} needs optimizer=adamw"
+    if uses_zenflow(config.offload):
+        yield "precision=bf16_states does not go with offload=zenflow, which needs fp32 master weights; use precision=bf16"
+
+
+def _autocast(config: Config) -> Iterator[str]:
+    autocast = config.precision.autocast_dtype
+    if autocast is None:
+        return
+    if config.precision.dtype is not Dtype.fp32:
+        yield f"precision.autocast_dtype has no effect with precision={config.precision.dtype.value}; use precision=autocast"
+    if autocast is Dtype.fp16:
+        # stage_1_and_2.py and stage3.py clip in step(), and only GradScaler.step() behind it takes the scale (2^16) off.
+        yield (
+            "precision.autocast_dtype=fp16 is trained wrongly by DeepSpeed 0.19.8, which clips gradients that still hold the "
+            "loss scale; use precision.autocast_dtype=bf16, or precision=fp16"
+        )
+    elif autocast is Dtype.fp32:
+        yield "precision.autocast_dtype=fp32 would cast nothing; use precision=fp32"
+    if config.comm.communication_data_type is not None and config.zero.stage > 0:
+        # torch_autocast.py, init_autocast_params: the weights of linear layers carry a dtype of their own.
+        yield "comm.communication_data_type has no effect with precision=autocast, which reduces in the dtype of each layer"
+    if config.zero.zero_quantized_weights:
+        yield "zero.zero_quantized_weights=true does not go with precision=autocast; use precision=bf16"
+
+
+def _zeropp(config: Config) -> Iterator[str]:
+    if config.zero.zero_quantized_nontrainable_weights and config.method.name is Method.full:
+        yield "zero.zero_quantized_nontrainable_weights=true has no effect with method=full, which trains all; add method=lora"
+
+
+def _muon(config: Config) -> Iterator[str]:
+    optimizer, zero = config.optimizer, config.zero
+    if optimizer.type is not OptimizerType.Muon:
+        for field in ("momentum", "adam_lr"):
+            if getattr(optimizer, field) is not None:
+                yield f"optimizer.{field} has no effect with optimizer={optimizer.type.value.lower()}; add optimizer=muon"
+        return
+    if optimizer.momentum is None:
+        yield "optimizer.momentum must be set with optimizer=muon"
+    if zero.stage == 3 and zero.reduce_scatter is not False:
+        yield "optimizer=muon at zero=stage3 needs zero.reduce_scatter=false: it orthogonalises whole gradients"
+    if zero.stage == 3 and zero.zero_quantized_gradients:
+        yield "optimizer=muon does not go with zero.zero_quantized_gradients=true: it orthogonalises whole gradients"
+
+
+def _deepcompile(config: Config) -> Iterator[str]:
+    if not config.kernels.deepcompile:
+        return
+    stage, offload = config.zero.stage, config.offload
+    if stage == 0:
+        yield "kernels=deepcompile needs zero=stage1, stage2 or stage3, got stage0, where DeepSpeed compiles the model alone"
+    # compile/init_z1_and_2.py and init_z3.py remove the gradient hooks, and with them all that works in these.
+    elif offload.super_offload or uses_zenflow(offload) or (offload.device is not OffloadDevice.none and stage < 3):
+        where = "" if stage == 3 else f" at zero=stage{stage}"
+        yield f"kernels=deepcompile does not go with offload={offload_option(offload)}{where}: no gradient would reach the host"
+    if config.optimizer.type is OptimizerType.Muon:
+        yield "kernels=deepcompile needs optimizer=adamw: Muon's update is made in the gradient hooks that DeepCompile removes"
+    if stage == 1 and config.precision.dtype is Dtype.bf16 and config.precision.grad_accum_dtype is Dtype.fp32:
+        yield "kernels=deepcompile with precision.grad_accum_dtype=fp32 needs zero=stage2 or stage3, got stage1"
+
+
+def check_ranks(config: Config, batch: Batch, world_size: int) -> None:
+    """Rules that the number of ranks or the solved batch decides. Raises UserError."""
+    zero, zenflow = config.zero, config.offload.zenflow
+    part = zero.zero_hpz_partition_size
+    if part is not None and (part > world_size or world_size % part):
+        # DeepSpeed clamps a larger one to the world without a word (utils/groups.py).
+        raise UserError(
+            f"zero.zero_hpz_partition_size={part} must divide the {world_size} rank(s) (launch.ranks x launch.nodes)\n"
+            "set it to the GPUs of a node, or to 1 for no copy inside the node"
+        )
+    if zenflow.update_interval is not None and zenflow.update_interval != batch.accumulation:
+        raise UserError(
+            f"offload.zenflow.update_interval={zenflow.update_interval} must equal the accumulation, which is "
+            f"batch.accumulation={batch.accumulation}: DeepSpeed overwrites the one with the other\n"
+            f"set batch.accumulation={zenflow.update_interval}, or offload.zenflow.update_interval={batch.accumulation}"
+        )
