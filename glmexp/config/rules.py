@@ -49,8 +49,9 @@ def warnings(config: Config) -> list[str]:
             f"precision={dtype.value}: {config.model.path} was trained in {' or '.join(recommended)} and may "
             f"overflow or lose accuracy in {dtype.value}; use precision={recommended[0]}"
         )
-    if config.method.name is Method.lora and config.model.init is Init.random:
-        found.append("method=lora on random weights: the adapter fits only this model, drawn from this train.seed")
+    if config.method.name is not Method.full and config.model.init is Init.random:
+        name = config.method.name.value
+        found.append(f"method={name} on random weights: what is trained fits only this model, drawn from this train.seed")
     if config.lang is not Language.en:
         found.append(f"lang={config.lang.value} has no effect on {config.task.value}: it is the language of explain")
     if config.hardware.gpu_memory_gib is not None and not config.hardware.emulate:

@@ -22,6 +22,7 @@ from transformers import (
 from transformers.initialization import no_init_weights
 
 from glmexp.config import UserError, compose
+from glmexp.config.rules import warnings as rule_warnings
 from glmexp.config.schema import MethodConfig
 from glmexp.models import ModelLoadError, build_model, describe, load_prefix
 from glmexp.models.initialisation import from_config
@@ -238,3 +239,7 @@ class Bomb:
 def test_no_code_of_a_checkpoint_is_run(tmp_path):
     torch.save({f"{OFFICIAL}embedding.weight": Bomb()}, tmp_path / "pytorch_model.bin")
     assert "cannot be read as weights" in refused(tmp_path)
+
+
+def test_a_prefix_on_random_weights_is_warned_of():
+    assert any("method=ptuning_v2 on random weights" in line for line in rule_warnings(compose(["method=ptuning_v2"]).config))
