@@ -124,7 +124,7 @@ class ScalerConfig:
 
 @dataclass
 class BatchConfig:
-    """total = micro x accumulation x ranks; what is null is derived from the rest."""
+    """total = micro x accumulation x ranks, where ranks that share a sample count as one; what is null is derived."""
 
     micro: SmallCount = MISSING
     """Samples of one forward pass on one rank."""
@@ -152,4 +152,4 @@ class CommConfig:
     communication_data_type: Optional[Dtype] = MISSING
     """Dtype of gradient reduction; null is the compute dtype."""
     sequence_parallel_size: SmallCount = None
-    """Ulysses: ranks that share each sample, every one with a part of its tokens (stage 3)."""
+    """Ulysses: ranks that share each sample, every one with a part of its tokens (stage 3); null or 1 shares none."""

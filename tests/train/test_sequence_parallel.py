@@ -85,8 +85,9 @@ def same(trial: Trial, losses: list[float], norms: list[float]) -> None:
         (2, ["batch.micro=4", "batch.total=8", "activation=checkpoint"]),
         (4, ["batch.micro=4"]),
         pytest.param(4, ["batch.micro=8", "comm.sequence_parallel_size=4"], marks=pytest.mark.slow),
+        pytest.param(2, ["batch.micro=8", "offload=cpu_all"], marks=pytest.mark.slow),
     ],
-    ids=["one group, accumulation", "two groups", "more ranks than heads of keys and values"],
+    ids=["one group, accumulation", "two groups", "more ranks than heads of keys and values", "offload"],
 )
 def test_shared_samples_train_as_in_plain_pytorch(run_trial: RunTrial, plain: Plain, ranks: int, overrides: list[str]) -> None:
     trial = run_trial("trial", *SHARED, "train.save_weights=true", *overrides, ranks=ranks).ok()
