@@ -112,21 +112,23 @@ def refuse_secrets(texts: Sequence[str]) -> None:
 
 
 def absolute_paths(values: dict[str, Any], start: Path | None = None) -> dict[str, Any]:
-    """``values`` with ``data.path`` and a local ``model.path`` made absolute, relative to the folder of the call."""
+    """``values`` with data.path, offload.nvme_path and a local model.path made absolute, relative to the folder of the call."""
     here = start or Path.cwd()
 
     def absolute(path: str) -> str:
         return str(Path(os.path.normpath(here / Path(path).expanduser())))
 
-    data, model = dict(values.get("data", {})), dict(values.get("model", {}))
+    data, model, offload = (dict(values.get(group, {})) for group in ("data", "model", "offload"))
     if isinstance(data.get("path"), str):
         data["path"] = absolute(data["path"])
+    if isinstance(offload.get("nvme_path"), str) and offload["nvme_path"].strip():
+        offload["nvme_path"] = absolute(offload["nvme_path"])
     if isinstance(model.get("path"), str):
         path = model["path"]
         local = path.startswith((".", "/", "~")) or (here / path).is_dir()
         if local and path != "tiny":
             model["path"] = absolute(path)
-    return {**values, "data": data, "model": model}
+    return {**values, "data": data, "model": model, "offload": offload}
 
 
 def _resolve(task: DictConfig) -> dict[str, Any]:

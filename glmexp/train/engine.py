@@ -64,17 +64,20 @@ def start(
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     trainable, total = method.trainable_parameters(model)
     LOGGER.info("trainable parameters: %s of %s (%.2f %%)", f"{trainable:,}", f"{total:,}", 100 * trainable / total)
-    if "zenflow" in ds_config.get("zero_optimization", {}):
+    zenflow = ds_config.get("zero_optimization", {}).get("zenflow")
+    if zenflow:
         keep_weights_in_place()
     engine, _, _, _ = deepspeed.initialize(
         model=model,
         model_parameters=[parameter for parameter in model.parameters() if parameter.requires_grad],
         config=copy.deepcopy(ds_config),
-        lr_scheduler=lr_scheduler(steps, config.scheduler),
+        lr_scheduler=lr_scheduler(steps, config.scheduler, zenflow["update_interval"] if zenflow else 1),
         mpu=mpu,
         dist_init_required=False,
     )
     _undo_first_step(engine)
+    if ds_config.get("compile", {}).get("deepcompile"):
+        engine.compile()  # without this call DeepSpeed trains on as if the key were not there
     LOGGER.info(
         "optimizer: %s under %s, ZeRO stage %d", optimizer_name(engine), type(engine.optimizer).__name__, zero_stage(engine)
     )

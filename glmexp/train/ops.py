@@ -22,13 +22,34 @@ from glmexp.config.errors import UserError
 LOGGER = logging.getLogger(__name__)
 
 FAMILIES = {"adam": "Adam", "adamw": "Adam", "muon": "Adam", "lion": "Lion", "adagrad": "Adagrad", "lamb": "Lamb"}
+WAYS_OUT = {
+    "cpu_": ("offload=cpu", "offload=none"),
+    "pin_memory": ("offload=nvme", "offload=cpu_all"),
+    "async_io": ("offload=nvme", "offload=cpu_all"),
+    "quantizer": ("zero=stage3_zeropp", "zero=stage3"),
+    "dc": ("kernels=deepcompile", "kernels=eager"),
+}
+"""Beginning of an op's name -> the option that needs it, and one that does not."""
 NETWORK_FILE_SYSTEMS = ("nfs", "lustre", "cifs", "smb", "gpfs", "beegfs", "ceph", "afs", "panfs", "wekafs", "fuse")
 FOREIGN_LOCK_SECONDS = 20 * 60
 """Age at which a lock on a network file system, whose holder may be on another host, counts as left behind."""
 
 
-def builder_name(ds_config: dict[str, Any]) -> str | None:
-    """Name in ``deepspeed.ops.op_builder`` of the op that the optimizer needs, or None.
+def builder_names(ds_config: dict[str, Any]) -> list[str]:
+    """Names in ``deepspeed.ops.op_builder`` of the ops that the config needs."""
+    zero = ds_config.get("zero_optimization") or {}
+    names = [optimizer_builder(ds_config)]
+    if "nvme" in ((zero.get(section) or {}).get("device") for section in ("offload_optimizer", "offload_param")):
+        names += ["PinMemoryBuilder", "AsyncIOBuilder"]
+    if any(zero.get(f"zero_quantized_{what}") for what in ("weights", "nontrainable_weights", "gradients")):
+        names.append("QuantizerBuilder")
+    if (ds_config.get("compile") or {}).get("deepcompile"):
+        names.append("DeepCompileBuilder")
+    return [name for name in names if name is not None]
+
+
+def optimizer_builder(ds_config: dict[str, Any]) -> str | None:
+    """Name of the op that the optimizer needs, or None.
 
     Follows ``get_optimizer_configuration`` of DeepSpeed's engine: an offloaded optimizer steps in the CPU op, the others in the
     fused one, and ``torch_adam`` needs neither.
@@ -61,7 +82,7 @@ def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def ensure(ds_config: dict[str, Any], tell: Callable[[str], None] = LOGGER.info) -> None:
-    """Builds or loads the op that ``ds_config``'s optimizer needs.
+    """Builds or loads the ops that ``ds_config`` needs.
 
     Processes of one cache take turns: the first builds, the others load what it built. ``tell`` takes a line before a build,
     which is long.
@@ -69,13 +90,18 @@ def ensure(ds_config: dict[str, Any], tell: Callable[[str], None] = LOGGER.info)
     Raises:
         UserError: the op cannot be built; the message holds the compiler's first error line and the ways out.
     """
-    wanted = builder_name(ds_config)
-    if wanted is None:
+    wanted = builder_names(ds_config)
+    if not wanted:
         return
     from deepspeed.ops import op_builder
+
+    for name in wanted:
+        _ensure(getattr(op_builder, name)(), tell)
+
+
+def _ensure(builder: Any, tell: Callable[[str], None]) -> None:
     from torch.utils.cpp_extension import _get_build_directory
 
-    builder = getattr(op_builder, wanted)()
     folder = Path(_get_build_directory(builder.name, False))
     with _turn(folder):
         _wait_for_builder(folder / "lock", builder.name)
@@ -186,8 +212,8 @@ def _refusal(op: str, folder: Path, error: Exception) -> str:
     cuda = f"PyTorch {torch.__version__}, its CUDA {torch.version.cuda or 'none'}"
     if shutil.which("nvcc") and torch.version.cuda:
         cuda += f", nvcc {tool_version('nvcc')}"
-    setting = "offload=cpu" if op.startswith("cpu_") else "optimizer.type"
-    instead = "offload=none" if op.startswith("cpu_") else "+deepspeed.optimizer.params.torch_adam=true"
+    known = next((ways for name, ways in WAYS_OUT.items() if op.startswith(name)), None)
+    setting, instead = known or ("optimizer.type", "+deepspeed.optimizer.params.torch_adam=true")
     return "\n".join(
         [
             f"{setting} needs DeepSpeed's {op}, which could not be built: {first_error(_whole_text(error))}",

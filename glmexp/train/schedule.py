@@ -31,13 +31,14 @@ def lr_at(step: int, total: int, lr: float, scheduler: SchedulerConfig) -> float
     return lr * lr_factor(step, total, scheduler)
 
 
-def lr_scheduler(total: int, scheduler: SchedulerConfig) -> Callable[[Optimizer], LambdaLR]:
+def lr_scheduler(total: int, scheduler: SchedulerConfig, calls_a_step: int = 1) -> Callable[[Optimizer], LambdaLR]:
     """What ``deepspeed.initialize`` takes as ``lr_scheduler``: the engine steps it once an applied optimizer step.
 
+    With ZenFlow the engine steps it after each micro batch (runtime/zenflow/engine.py, zenflow_step): ``calls_a_step`` times.
     A callable gets the basic optimizer at every ZeRO stage; a scheduler built beforehand is refused from stage 1 on.
     """
 
     def build(optimizer: Optimizer) -> LambdaLR:
-        return LambdaLR(optimizer, lambda applied: lr_factor(applied + 1, total, scheduler))
+        return LambdaLR(optimizer, lambda calls: lr_factor(calls // calls_a_step + 1, total, scheduler))
 
     return build

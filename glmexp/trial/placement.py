@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from glmexp.config.choices import Backend, Device, Dtype
+from glmexp.config.choices import Backend, Device
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config, LaunchConfig
 from glmexp.dsconfig.machine import Machine
+from glmexp.trial.lacking import lacking, lacking_nvme
 from glmexp.trial.launcher import Outer, detect
 from glmexp.trial.machine import Gpu, Probe, loopback_answers, probe
 
@@ -90,7 +91,7 @@ def resolve(config: Config, environ: Mapping[str, str], found: Probe | None = No
         notes=_notes(launch, found, device),
     )
     if launching:
-        check_precision(config.precision.dtype, placement)
+        check_device(config, placement, here=True)
         if outer is None and not loopback_answers():
             raise UserError(
                 "the loopback interface does not answer, and the ranks of a run meet at 127.0.0.1.\n"
@@ -155,22 +156,12 @@ def _check_ranks(ranks: int, found: Probe, environ: Mapping[str, str], outer: Ou
     raise UserError(f"launch.ranks: {ranks} ranks on this node, but {len(found.gpus)} GPU(s) can be seen{told}.\n{way}")
 
 
-def check_precision(dtype: Dtype, placement: Placement) -> None:
-    """Refuses a compute dtype that the device lacks.
-
-    Raises:
-        UserError: fp16 on the CPU (DeepSpeed's CPU accelerator has none), bf16 on a GPU below compute capability 8.0.
-    """
-    if dtype is Dtype.fp16 and placement.machine.device == "cpu":
-        raise UserError("precision=fp16 does not run on the CPU.\nChoose precision=bf16 or precision=fp32, or run on a GPU.")
-    if dtype is Dtype.bf16:
-        old = [gpu for gpu in placement.gpus[: placement.ranks] if gpu.capability < (8, 0)]
-        if old:
-            major, minor = old[0].capability
-            raise UserError(
-                f"precision=bf16: {old[0].name} (compute capability {major}.{minor}) has no bf16, which begins with 8.0.\n"
-                "Choose precision=fp16 or precision=fp32."
-            )
+def check_device(config: Config, placement: Placement, *, here: bool) -> None:
+    """Refuses what the device lacks, and with ``here`` what this machine lacks. Raises UserError with the first of them."""
+    found = lacking(config, placement.machine, placement.gpus[: placement.ranks], placement.nodes)
+    missing = next(found, None) or (next(lacking_nvme(config), None) if here else None)
+    if missing:
+        raise UserError(missing)
 
 
 def _notes(launch: LaunchConfig, found: Probe, device: str) -> list[str]:

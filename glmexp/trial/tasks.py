@@ -20,7 +20,7 @@ from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.dsconfig.effect import bucket_bytes, mebibytes, one_rank_note
 from glmexp.dsconfig.examine import examine
 from glmexp.track.selection import preflight, tracker_for
-from glmexp.trial.placement import Placement, check_precision, resolve
+from glmexp.trial.placement import Placement, check_device, resolve
 from glmexp.trial.progress import ProgressView, closing
 from glmexp.trial.record import CONFIG, DS_CONFIG, State, write_json
 from glmexp.trial.run import exit_code, refuse_used, run_trial
@@ -42,31 +42,31 @@ def run_task(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
 def check(composed: Composed, folder: Path) -> int:
     """Writes ``config.yaml`` and ``ds_config.json`` and starts nothing.
 
-    A device that was asked for is taken as it is, whatever this machine has; a probed one that lacks the precision is only
+    A device that was asked for is taken as it is, whatever this machine has; a probed one that lacks something is only
     warned of, since the check may be made on another machine than the run.
     """
     config = composed.config
     check_inputs(config)
     placement = resolve(config, os.environ, launching=False)
+    probed = config.launch.device is Device.auto
     try:
-        check_precision(config.precision.dtype, placement)
-        lacking = None
+        check_device(config, placement, here=probed)
+        lacking = []
     except UserError as error:
-        if config.launch.device is not Device.auto:
+        if not probed:
             raise
-        lacking = str(error).splitlines()[0]
-    ds_config, cautions = examine(config, placement.machine, probed=config.launch.device is Device.auto)
+        lacking = [f"{str(error).splitlines()[0]} It is what was probed here; the run is refused on such a machine."]
+    ds_config, cautions = examine(config, placement.machine, probed=probed)
     refuse_used(folder)
     save(config, folder / CONFIG)
     write_json(folder / DS_CONFIG, ds_config)
-    asked = "as probed" if config.launch.device is Device.auto else "as set"
+    asked = "as probed" if probed else "as set"
     print(f"check: {placement.machine.device} ({asked}), {arithmetic(config, placement)}")
     if size := bucket_bytes(ds_config):
         print(f"gradient buckets: {mebibytes(size)} on each rank (zero.reduce_bucket_size)")
     if note := one_rank_note(ds_config, placement.machine):
         print(f"note: {note['en']}")
-    probed = [f"{lacking} It is what was probed here; the run is refused on such a machine."] if lacking else []
-    for line in [*warnings(config), *cautions, *probed]:
+    for line in [*warnings(config), *cautions, *lacking]:
         print(f"warning: {line}", file=sys.stderr)
     print(f"wrote {folder / CONFIG}\nwrote {folder / DS_CONFIG}")
     return 0

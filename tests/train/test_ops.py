@@ -18,23 +18,34 @@ from glmexp.trial.record import Phase, State
 
 
 @pytest.mark.parametrize(
-    ("overrides", "device", "name"),
+    ("overrides", "device", "names"),
     [
-        (["zero=stage2"], "cpu", None),
-        (["zero=stage2"], "gpu", None),
-        (["zero=stage2", "offload=cpu"], "cpu", "CPUAdamBuilder"),
-        (["zero=stage3", "offload=cpu_all"], "gpu", "CPUAdamBuilder"),
+        (["zero=stage2"], "cpu", []),
+        (["zero=stage2"], "gpu", []),
+        (["optimizer=muon"], "gpu", []),
+        (["zero=stage2", "offload=cpu"], "cpu", ["CPUAdamBuilder"]),
+        (["zero=stage2", "offload=cpu", "optimizer=muon"], "gpu", ["CPUAdamBuilder"]),
+        (["zero=stage2", "offload=zenflow", "batch.accumulation=4"], "cpu", ["CPUAdamBuilder"]),
+        (["zero=stage3", "offload=cpu_all"], "gpu", ["CPUAdamBuilder"]),
+        (["zero=stage3", "offload=super_offload"], "gpu", ["CPUAdamBuilder"]),
+        (
+            ["zero=stage3", "offload=nvme", "offload.nvme_path=/nvme"],
+            "gpu",
+            ["CPUAdamBuilder", "PinMemoryBuilder", "AsyncIOBuilder"],
+        ),
+        (["zero=stage3_zeropp", "zero.zero_hpz_partition_size=1"], "gpu", ["QuantizerBuilder"]),
+        (["kernels=deepcompile"], "gpu", ["DeepCompileBuilder"]),
     ],
 )
-def test_the_op_of_a_config(overrides: list[str], device: str, name: str | None) -> None:
-    assert ops.builder_name(build(compose(overrides).config, Machine(1, device))) == name  # type: ignore[arg-type]
+def test_the_ops_of_a_config(overrides: list[str], device: str, names: list[str]) -> None:
+    assert ops.builder_names(build(compose(overrides).config, Machine(1, device))) == names  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("optimizer", "name"), [("AdamW", "FusedAdamBuilder"), ("Lion", "FusedLionBuilder"), ("SGD", None), ("Adagrad", None)]
 )
 def test_the_op_of_raw_deepspeed_keys(optimizer: str, name: str | None) -> None:
-    assert ops.builder_name({"optimizer": {"type": optimizer, "params": {}}}) == name
+    assert ops.optimizer_builder({"optimizer": {"type": optimizer, "params": {}}}) == name
 
 
 def test_arch_list_and_path_are_mended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
