@@ -1,5 +1,6 @@
 """Findings about single keys: unknown, in the wrong place, removed, of the wrong type or range, "auto", never used."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,11 @@ AUTO = "auto"
 MOST_PLACES = 3
 ALMOST_SURE = 0.9
 """Likeness from which a key is a misspelling of its neighbour, even if another section has a key of that name."""
+LIKE = 0.66
+"""Likeness from which a name of the same section is worth a guess; every word shares some letters with one."""
+LIKE_ELSEWHERE = 0.85
+COMMENT = re.compile(r"_*comments?|[_/#$].*", re.IGNORECASE | re.DOTALL)
+"""Names at the top level by which people write a remark into JSON."""
 PASSED_ON = Key("anything")
 """A value that goes on as it is, to a constructor that the table does not know."""
 
@@ -97,6 +103,9 @@ def _removed(key: str, value: Any, entry: Removed, beside: Mapping[str, Any], si
         return
     if entry.works and value is None:
         return  # null asks for nothing
+    if entry.works and value is False:
+        yield Finding(key, Kind.removed, Severity.warning, "an old name, and false asks for nothing; leave it out")
+        return
     yield _gone(key, entry, Severity.warning if entry.works else Severity.error)
 
 
@@ -110,9 +119,12 @@ def _gone(key: str, entry: Removed, severity: Severity) -> Finding:
 def _unknown(name: str, section: Section, prefix: str) -> Finding:
     """A key that its section does not have: it belongs elsewhere, or is a misspelling or another program's word."""
     key, here = f"{prefix}{name}", prefix.removesuffix(".")
+    if not here and COMMENT.fullmatch(name):
+        return Finding(key, Kind.unknown, Severity.info, "a remark, as it seems: DeepSpeed ignores it")
     meant = name in SYNONYMS or nearest(name, _named(section), ALMOST_SURE)
     if homes := [] if meant else _homes(name, here):
-        message = f"DeepSpeed does not read it here; it belongs to {_listed(name, homes)}"
+        fate = "DeepSpeed refuses it here" if section.checked else "DeepSpeed does not read it here"
+        message = f"{fate}; it belongs to {_listed(name, homes)}: move it, or leave it out"
         return Finding(key, Kind.misplaced, Severity.error, message)
     if here.endswith(".params"):
         fate = f"{here.partition('.')[0]}.type has no such parameter"
@@ -122,14 +134,21 @@ def _unknown(name: str, section: Section, prefix: str) -> Finding:
 
 
 def _hint(name: str, section: Section, here: str) -> str:
-    plain = name.lower().replace("-", "_")
-    close = SYNONYMS.get(plain) or nearest(plain, _named(section)) or nearest(plain, places(), 0.8)
+    close = _meant(name.lower().replace("-", "_"), section, here)
     if close is None:
         return "leave it out"
     if close in _named(section):
         return f"did you mean {here}.{close}?" if here else f"did you mean {close}?"
     homes = _homes(close, here)
     return f"did you mean {_listed(close, homes)}?" if homes else "leave it out"
+
+
+def _meant(name: str, section: Section, here: str) -> str | None:
+    """The key that an unknown one most likely stands for: a misspelling first, then a key of another section, then a likeness."""
+    known = _named(section)
+    if found := SYNONYMS.get(name) or nearest(name, known, ALMOST_SURE):
+        return found
+    return name if _homes(name, here) else nearest(name, places(), LIKE_ELSEWHERE) or nearest(name, known, LIKE)
 
 
 def _listed(name: str, homes: list[str]) -> str:

@@ -16,6 +16,8 @@ from glmexp.dsconfig.table.shape import Key
 Verdict = tuple[Severity, str]
 
 TRUE_WORDS, FALSE_WORDS = ("1", "on", "t", "true", "y", "yes"), ("0", "off", "f", "false", "n", "no")
+LIKE = 0.66
+"""Likeness from which a word is worth a guess."""
 LARGEST = 2**63
 """Pydantic turns no float beyond it into a whole number."""
 NOUNS = {
@@ -145,7 +147,7 @@ def _judge_choice(key: Key, value: Any) -> Verdict | None:
     if isinstance(value, str) and value.lower() in key.folded:
         return None
     known = [str(choice) for choice in (*key.choices, *key.folded)]
-    close = nearest(value, known) if isinstance(value, str) else None
+    close = nearest(value, known, LIKE) if isinstance(value, str) else None
     if not known:
         return Severity.error, f"must be null, got {shown(value)}"
     hint = f"; did you mean {close}?" if close else ""

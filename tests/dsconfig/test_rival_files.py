@@ -10,7 +10,7 @@ from glmexp.dsconfig.lint import lint
 
 FILES = Path(__file__).parent.parent / "golden" / "rival_files"
 
-COMPILE = {("compile.disable", "unknown", "error"), ("compile.backend", "unknown", "error")}
+COMPILE = {("compile.disable", "unknown", "error"), ("compile.backend", "removed", "error")}
 POWER_32 = ("fp16.initial_scale_power", "value", "error")
 CLIPPING, ACCUMULATION = (
     (key, "no_effect", "warning") for key in ("gradient_clipping", "gradient_accumulation_steps")

@@ -59,8 +59,8 @@ UNKNOWN = {
     "data_types.grad_acc_dtype": "data_types.grad_accum_dtype",
     "torch_autocast.dtyp": "torch_autocast.dtype",
     "wandb.entity": "wandb.team",
-    "compile.backend": "",
-    "monitor_config": "csv_monitor",
+    "compile.disable": "leave it out",
+    "monitor_config": "leave it out",
     "msamp": "",
     "expert_parallel.autoep_sise": "expert_parallel.autoep_size",
     "tensor_parallel.tp.tp_sizes": "tensor_parallel.tp.tp_size",
@@ -119,6 +119,7 @@ REMOVED = {
     "zero_optimization.stage3_gather_fp16_weights_on_model_save": (True, "warning", "stage3_gather_16bit"),
     "zero_optimization.find_unused_parameters": (True, "error", "ignore_unused_parameters"),
     "aio.thread_count": (4, "error", "intra_op_parallelism"),
+    "compile.backend": ("inductor", "error", "engine.compile()"),
     "optimizer.type": ("OneBitAdam", "error", "0.19.7"),
 }
 

@@ -118,6 +118,8 @@ SYNONYMS = {
     "gradient_checkpointing": "activation_checkpointing",
     "comms_config": "comms_logger",
     "entity": "team",
+    "zero": "zero_optimization",
+    "zero_stage": "stage",
 }
 """Names of trainers -> the key of DeepSpeed's config."""
 

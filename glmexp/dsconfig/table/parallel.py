@@ -4,9 +4,12 @@ deepspeed/compile/config.py, runtime/tensor_parallel/config.py, module_inject/au
 runtime/config.py (HybridEngineConfig, get_pipeline_config), inference/config.py (WeightQuantConfig).
 """
 
-from glmexp.dsconfig.table.shape import Section, anything, choice, flag, listing, mapping, number, text, whole
+from glmexp.dsconfig.table.shape import Removed, Section, anything, choice, flag, listing, mapping, number, text, whole
+
+_ENGINE_COMPILE = Removed("the program calls engine.compile() instead, which takes backend and compile_kwargs", "0.14.4")
 
 COMPILE = Section(
+    removed=dict.fromkeys(("enabled", "backend", "kwargs"), _ENGINE_COMPILE),
     keys={
         "deepcompile": flag(),
         "autoep_non_moe": flag(),
@@ -26,7 +29,7 @@ COMPILE = Section(
         "keep_int_input_tensors": flag(True),
         "keep_all_input_tensors": flag(),
         "passes": listing(None, choices=("z1", "z3", "autosp", "autotp")),
-    }
+    },
 )
 
 TENSOR_PARALLEL = Section(
