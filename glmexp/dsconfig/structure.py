@@ -144,7 +144,7 @@ def _hint(name: str, section: Section, here: str) -> str:
 
 
 def _meant(name: str, section: Section, here: str) -> str | None:
-    """The key that an unknown one most likely stands for: a misspelling first, then a key of another section, then a likeness."""
+    """What an unknown key most likely stands for: a misspelling first, then a key of another section, then a likeness."""
     known = _named(section)
     if found := SYNONYMS.get(name) or nearest(name, known, ALMOST_SURE):
         return found
