@@ -55,7 +55,10 @@ def folder(tmp_path_factory):
     """What the README's reader has: a data file, a model folder, an experiment of his own."""
     folder = tmp_path_factory.mktemp("reader")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    sample = json.loads(blocks(text, "json")[0])
+    data, wrong, for_the_trainer = blocks(text, "json")
+    (folder / "ds_config.json").write_text(wrong)
+    (folder / "ds_hf.json").write_text(for_the_trainer)
+    sample = json.loads(data)
     (folder / "train.jsonl").write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for _ in range(4)))
     (folder / "bad.jsonl").write_text(json.dumps(sample) + '\n{"content": "坏", "summary": }\n')
     (folder / "conf" / "experiment").mkdir(parents=True)
@@ -77,16 +80,21 @@ def run(arguments, folder):
 def test_a_command_of_the_readme_runs(command, folder):
     words = shlex.split(command)
     words[0] = sys.executable if words[0] == "python" else words[0]
-    if NEEDS_WEIGHTS in words:  # 12 GB from a hub: its configuration is checked instead
+    if NEEDS_WEIGHTS in words and "check" not in words:  # 12 GB from a hub: its configuration is checked instead
         words.insert(words.index("glmexp") + 1, "check")
     done = run(words, folder)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def shown(number):
+    """The README's blocks of commands with what they print: 0 is that of the refusals, 1 that of the linter."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return [block for block in blocks(text, "") if block.startswith("$ ")][number]
+
+
 def refusals():
     """(command, shown lines) of each refusal that the README shows."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = next(block for block in blocks(text, "") if block.startswith("$ "))
+    block = shown(0)
     return [(part.splitlines()[0], part.splitlines()[1:]) for part in block.split("$ ")[1:]]
 
 
@@ -96,6 +104,13 @@ def test_a_refusal_reads_as_shown(command, shown, folder):
     done = run([sys.executable, *words[1:]], folder)
     assert done.returncode == 2
     assert [line.replace("/home/me", str(folder)) for line in shown] == done.stderr.splitlines()
+
+
+def test_the_linter_says_what_is_shown(folder):
+    command, *lines = shown(1).splitlines()
+    done = run([sys.executable, *shlex.split(command)[2:]], folder)
+    assert done.returncode == 2
+    assert done.stdout.splitlines() == lines
 
 
 def test_the_script_that_uses_an_adapter_runs(folder, tmp_path):
