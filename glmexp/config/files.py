@@ -51,6 +51,7 @@ def from_values(values: dict[str, Any]) -> Config:
         config: Config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), values))  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise UserError(type_error(error)) from error
+    _refuse_nested_items(config)
     check_values(config)
     return config
 
@@ -69,9 +70,23 @@ def from_composed(task: DictConfig, values: dict[str, Any]) -> Config:
         config,
         data=replace(config.data, path=values["data"]["path"]),
         model=replace(config.model, path=values["model"]["path"]),
+        offload=replace(config.offload, nvme_path=values["offload"]["nvme_path"]),
     )
+    _refuse_nested_items(config)
     check_values(config)
     return config
+
+
+def _refuse_nested_items(node: Any, prefix: str = "") -> None:
+    """Raises UserError for a list or an object inside a list: OmegaConf checks plain items alone."""
+    for name in (field.name for field in fields(node)):
+        value = getattr(node, name)
+        if is_dataclass(value):
+            _refuse_nested_items(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and any(isinstance(item, list | dict) for item in value):
+            raise UserError(
+                f"{prefix}{name}={value}: each item must be a plain value\nwrite {prefix}{name}=[...] with one level"
+            )
 
 
 def _to_object(task: DictConfig, name: str) -> Any:

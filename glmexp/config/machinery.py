@@ -33,7 +33,7 @@ def contradictions(config: Config) -> Iterator[str]:
 def warnings(config: Config) -> Iterator[str]:
     """What takes effect, and costs something that the option's name does not tell."""
     clip = config.train.grad_clip
-    if config.optimizer.type is OptimizerType.Muon and clip and config.zero.stage > 0:
+    if config.optimizer.type is OptimizerType.Muon and clip and config.zero.stage > 0 and not _bf16_optimizer(config):
         # runtime/zero/stage_1_and_2.py, get_flat_partition and step; stage3.py, _apply_distributed_muon_update.
         yield (
             "optimizer=muon: from zero=stage1 on DeepSpeed clips Muon's orthogonal update, whose norm is in the tens, and not "
@@ -52,6 +52,12 @@ def warnings(config: Config) -> Iterator[str]:
             "offload=zenflow: the chosen columns are updated after each micro batch without train.grad_clip, without "
             f"a check for infinities{fp32}"
         )
+
+
+def _bf16_optimizer(config: Config) -> bool:
+    """Whether DeepSpeed takes its BF16_Optimizer, which is no ZeRO optimizer (engine.py, _do_optimizer_sanity_check)."""
+    precision, on_gpu = config.precision, config.offload.device is OffloadDevice.none
+    return config.zero.stage == 1 and precision.dtype is Dtype.bf16 and precision.grad_accum_dtype is Dtype.fp32 and on_gpu
 
 
 def uses_zenflow(offload: OffloadConfig) -> bool:
@@ -194,8 +200,7 @@ def _low_precision_states(config: Config) -> Iterator[str]:
         yield "precision.bf16_master_weights_and_grads=true needs precision.bf16_optimizer_states=true, or offload=cpu"
     if stage == 0:
         yield "precision=bf16_states needs zero=stage1, stage2 or stage3, got stage0"
-    if stage == 1 and precision.grad_accum_dtype is Dtype.fp32 and not offloaded:
-        # runtime/engine.py, _do_optimizer_sanity_check: BF16_Optimizer takes over, which knows neither key.
+    if _bf16_optimizer(config):
         yield "precision=bf16_states with precision.grad_accum_dtype=fp32 needs zero=stage2 or stage3: stage 1 keeps fp32"
     if offloaded and config.optimizer.type is not OptimizerType.AdamW:
         yield f"precision=bf16_states with offload={offload_option(config.offload)} needs optimizer=adamw"
@@ -238,6 +243,10 @@ def _muon(config: Config) -> Iterator[str]:
         return
     if optimizer.momentum is None:
         yield "optimizer.momentum must be set with optimizer=muon"
+    if config.method.name is Method.ptuning_v2 and not config.method.prefix_projection:
+        yield "optimizer=muon has no effect with method=ptuning_v2: a prefix is an embedding; set method.prefix_projection=true"
+    if config.offload.ratio not in (None, 1.0):
+        yield f"offload.ratio={config.offload.ratio:g} needs optimizer=adamw: DeepSpeed splits the step of its CPU Adam alone"
     if zero.stage == 3 and zero.reduce_scatter is not False:
         yield "optimizer=muon at zero=stage3 needs zero.reduce_scatter=false: it orthogonalises whole gradients"
     if zero.stage == 3 and zero.zero_quantized_gradients:
@@ -256,7 +265,7 @@ def _deepcompile(config: Config) -> Iterator[str]:
         yield f"kernels=deepcompile does not go with offload={offload_option(offload)}{where}: no gradient would reach the host"
     if config.optimizer.type is OptimizerType.Muon:
         yield "kernels=deepcompile needs optimizer=adamw: Muon's update is made in the gradient hooks that DeepCompile removes"
-    if stage == 1 and config.precision.dtype is Dtype.bf16 and config.precision.grad_accum_dtype is Dtype.fp32:
+    if _bf16_optimizer(config):
         yield "kernels=deepcompile with precision.grad_accum_dtype=fp32 needs zero=stage2 or stage3, got stage1"
 
 

@@ -58,3 +58,30 @@ def test_each_combination_is_accepted_whole_or_refused_by_a_rule(zero, offload, 
     for key in ds["zero_optimization"]:
         stages = {**STAGES, "stage": (0, 1, 2, 3), "offload_optimizer": (1, 2, 3), "offload_param": (3,)}[key]
         assert int(zero[-1]) in stages, f"{key} is inert at {zero}"
+
+
+STAGE3_MUON = ["zero=stage3", "optimizer=muon", "zero.reduce_scatter=false"]
+MACHINERY = [
+    *(["precision=bf16_states", f"zero=stage{stage}"] for stage in (1, 2, 3)),
+    *(["precision=autocast", f"zero=stage{stage}"] for stage in (0, 1, 2, 3)),
+    *(["optimizer=muon", f"zero=stage{stage}"] for stage in (0, 1, 2)),
+    *(["kernels=deepcompile", f"zero=stage{stage}"] for stage in (1, 2, 3)),
+    *(["offload=zenflow", "batch.accumulation=4", f"zero=stage{stage}"] for stage in (1, 2)),
+    STAGE3_MUON,
+    [*STAGE3_MUON, "offload=cpu_all"],
+    ["zero=stage3", "offload=super_offload"],
+    ["zero=stage3", "offload=nvme", "offload.nvme_path=/nvme"],
+    ["zero=stage3_zeropp", "zero.zero_hpz_partition_size=1"],
+    ["precision=bf16_states", "offload=cpu"],
+    ["precision=autocast", "offload=cpu_all", "zero=stage3"],
+]
+
+
+@pytest.mark.parametrize("overrides", MACHINERY, ids="-".join)
+def test_the_newer_machinery_is_accepted_whole(overrides, deepspeed_config):
+    ds = build(compose(overrides).config, Machine(1, "gpu"))
+    watching = Watching(ds)
+    with contextlib.redirect_stdout(None):
+        deepspeed_config(watching)
+    assert not {key for key in ds if key not in watching.asked}, "DeepSpeed never looks at these"
+    assert "'auto'" not in str(ds)

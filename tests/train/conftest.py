@@ -13,6 +13,8 @@ from worker_trials import ROOT, RunTrial, Trial, start, write_trial  # type: ign
 @pytest.fixture(scope="session")
 def preloaded() -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    # Muon's iteration is compiled at the first step otherwise, which takes most of a minute on a CPU.
+    environment["TORCH_COMPILE_DISABLE"] = "1"
     server = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("preloaded.py"))],
         env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
