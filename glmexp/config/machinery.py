@@ -45,6 +45,12 @@ def warnings(config: Config) -> Iterator[str]:
             f"offload=super_offload: nothing overlaps with the backward pass while train.grad_clip={clip:g} waits for all "
             "gradients; use train.grad_clip=null"
         )
+    if config.offload.device is OffloadDevice.nvme and config.offload.parameters and config.zero.stage3_prefetch_bucket_size:
+        # runtime/zero/partitioned_param_coordinator.py, __prefetch_nvme_param_partitions: a weight due twice is read twice.
+        yield (
+            f"offload=nvme: with more parameters on a rank than offload.max_in_cpu={config.offload.max_in_cpu or 0:g} prefetching "
+            'ends the run ("already assigned swap buffer"); use zero.stage3_prefetch_bucket_size=0'
+        )
     if uses_zenflow(config.offload):
         # runtime/zenflow/zenflow_stage_1_and_2.py, _process_selected_fp32_groups_grad and sync_fp32_param_from_gpu.
         fp32 = "" if config.precision.dtype is Dtype.fp32 else ", and without fp32 master weights"
@@ -126,10 +132,9 @@ def _offload(config: Config) -> Iterator[str]:
 def _nvme(offload: OffloadConfig) -> Iterator[str]:
     if not (offload.nvme_path or "").strip():
         yield "offload.nvme_path must be set with offload=nvme: a folder on the NVMe device"
-    if not offload.parameters:
-        for field in NVME_PARAMETER_FIELDS:
-            if getattr(offload, field) is not None:
-                yield f"offload.{field} has no effect with offload.parameters=false; set it to null"
+    for field in () if offload.parameters else NVME_PARAMETER_FIELDS:
+        if getattr(offload, field) is not None:
+            yield f"offload.{field} has no effect with offload.parameters=false; set it to null"
 
 
 def _zenflow(config: Config) -> Iterator[str]:
@@ -202,7 +207,9 @@ def _low_precision_states(config: Config) -> Iterator[str]:
         yield "precision=bf16_states needs zero=stage1, stage2 or stage3, got stage0"
     if _bf16_optimizer(config):
         yield "precision=bf16_states with precision.grad_accum_dtype=fp32 needs zero=stage2 or stage3: stage 1 keeps fp32"
-    if offloaded and config.optimizer.type is not OptimizerType.AdamW:
+    if config.offload.device is OffloadDevice.nvme:
+        yield "precision=bf16_states does not go with offload=nvme, whose buffers are fp32; use precision=bf16"
+    elif offloaded and config.optimizer.type is not OptimizerType.AdamW:
         yield f"precision=bf16_states with offload={offload_option(config.offload)} needs optimizer=adamw"
     if uses_zenflow(config.offload):
         yield "precision=bf16_states does not go with offload=zenflow, which needs fp32 master weights; use precision=bf16"
@@ -245,6 +252,8 @@ def _muon(config: Config) -> Iterator[str]:
         yield "optimizer.momentum must be set with optimizer=muon"
     if config.method.name is Method.ptuning_v2 and not config.method.prefix_projection:
         yield "optimizer=muon has no effect with method=ptuning_v2: a prefix is an embedding; set method.prefix_projection=true"
+    if config.offload.device is OffloadDevice.nvme:
+        yield "optimizer=muon does not go with offload=nvme: its first step runs out of swap buffers; use offload=cpu"
     if config.offload.ratio not in (None, 1.0):
         yield f"offload.ratio={config.offload.ratio:g} needs optimizer=adamw: DeepSpeed splits the step of its CPU Adam alone"
     if zero.stage == 3 and zero.reduce_scatter is not False:

@@ -186,9 +186,13 @@ def test_an_experiment_may_not_rewire_hydra(experiments):
 def test_paths_are_relative_to_the_folder_of_the_call(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
-    values = {"data": {"path": "data/../x.jsonl"}, "model": {"path": "model"}}
-    assert absolute_paths(values) == {"data": {"path": f"{tmp_path}/x.jsonl"}, "model": {"path": f"{tmp_path}/model"}}
-    hub = {"data": {"path": None}, "model": {"path": "THUDM/chatglm2-6b"}}
+    values = {"data": {"path": "data/../x.jsonl"}, "model": {"path": "model"}, "offload": {"nvme_path": "swap"}}
+    assert absolute_paths(values) == {
+        "data": {"path": f"{tmp_path}/x.jsonl"},
+        "model": {"path": f"{tmp_path}/model"},
+        "offload": {"nvme_path": f"{tmp_path}/swap"},
+    }
+    hub = {"data": {"path": None}, "model": {"path": "THUDM/chatglm2-6b"}, "offload": {"nvme_path": None}}
     assert absolute_paths(hub) == hub
 
 

@@ -70,6 +70,11 @@ SUPER = ["zero=stage3", "offload=super_offload"]
             ["optimizer=muon", "zero=stage3", "zero.reduce_scatter=false", "offload=cpu", "offload.ratio=0.5"],
             ["offload.ratio=0.5", "optimizer=adamw"],
         ),
+        (
+            [*NVME, "optimizer=muon", "zero.reduce_scatter=false"],
+            ["optimizer=muon does not go with offload=nvme", "offload=cpu"],
+        ),
+        ([*NVME, "precision=bf16_states"], ["precision=bf16_states does not go with offload=nvme", "precision=bf16"]),
         (["kernels=deepcompile", "zero=stage0"], ["kernels=deepcompile needs zero=stage1", "got stage0"]),
         (["kernels=deepcompile", "offload=cpu"], ["kernels=deepcompile does not go with offload=cpu at zero=stage2"]),
         (["kernels=deepcompile", *SUPER], ["kernels=deepcompile does not go with offload=super_offload"]),
@@ -112,6 +117,7 @@ def test_zenflow_fits_an_accumulation_that_is_set_or_derived(overrides):
     [
         (["optimizer=muon"], ["optimizer=muon", "train.grad_clip=1", "train.grad_clip=null"]),
         (SUPER, ["offload=super_offload", "train.grad_clip=null"]),
+        (NVME, ["offload.max_in_cpu=1e+09", "zero.stage3_prefetch_bucket_size=0"]),
         (ZENFLOW, ["offload=zenflow", "without fp32 master weights"]),
         ([*ZENFLOW, "precision=fp32"], ["offload=zenflow", "without a check for infinities"]),
     ],
@@ -127,6 +133,7 @@ def test_nothing_is_warned_of_where_it_does_not_hold():
         ["optimizer=muon", "zero=stage0"],
         ["optimizer=muon", "zero=stage1", "precision.grad_accum_dtype=fp32"],
         [*SUPER, "train.grad_clip=0"],
+        [*NVME, "zero.stage3_prefetch_bucket_size=0"],
         ["precision=bf16_states"],
         ["precision=autocast"],
     )

@@ -7,7 +7,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glmexp.config import UserError
+from glmexp.config import UserError, compose
+from glmexp.dsconfig import Machine, build
 from glmexp.dsconfig.convert import convert
 from glmexp.dsconfig.convert.options import written
 from glmexp.dsconfig.convert.retired import modernise
@@ -47,8 +48,8 @@ BASE = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, "bf16": {
                 "offload.nvme_path='/fast disk/1'",
                 "offload.pipeline_read=false",
                 "offload.aio.queue_depth=32",
+                "offload.buffer_size=4",
                 "++deepspeed.aio.use_gds=true",
-                "++deepspeed.zero_optimization.offload_param.buffer_size=4",
             ],
         ),
         (
@@ -199,3 +200,15 @@ HOSTILE = st.dictionaries(st.sampled_from(SECTION), JSON | st.dictionaries(st.sa
 def test_whatever_a_file_holds_there_is_no_traceback(config):
     with contextlib.suppress(UserError):
         convert(modernise(config)[0])
+
+
+def test_remarks_are_no_keys_of_a_run():
+    remarks = {"_comment": "see https://example.org", "// units: elements": "", "comment": ["two", "lines"]}
+    assert convert({**BASE, **remarks}) == convert(BASE)
+
+
+def test_a_sub_group_of_each_parameter():
+    """sub_group_size 0 steps one parameter at a time; it is in files of other projects, and DeepSpeed trains with it."""
+    found = convert({**BASE, "zero_optimization": {"stage": 3, "sub_group_size": 0}})
+    built = build(compose(found.overrides).config, Machine(1, "cpu"))
+    assert built["zero_optimization"]["sub_group_size"] == 0

@@ -15,6 +15,7 @@ from glmexp.dsconfig.table.zero import ZERO as TABLE
 ZERO = "zero_optimization"
 OPTIMIZER, PARAMETERS = f"{ZERO}.offload_optimizer", f"{ZERO}.offload_param"
 NVME_ALONE = ("pipeline_read", "pipeline_write", "fast_init")
+IN_CPU = ("max_in_cpu", "buffer_size", "buffer_count")
 AIO_FIELDS = ("block_size", "queue_depth", "intra_op_parallelism", "single_submit", "overlap_events")
 ZENFLOW_FIELDS = ("topk_ratio", "overlap_step", "full_warm_up_rounds")
 ZENFLOW_AUTO: dict[str, type] = {"select_strategy": str, "select_interval": int, "update_interval": int}
@@ -71,7 +72,7 @@ def offload(reader: Reader) -> list[str]:
             reader.drop(section)  # nothing is offloaded, so nothing reads them
         return [] if f"{OPTIMIZER}.device" in reader.auto else ["offload=none"]
     # Null in the options that have no use for them, and refused there.
-    wanted = Wanted(left_out=dict.fromkeys(("ratio", "super_offload", "cpuadam_cores_perc", "nvme_path", "max_in_cpu")))
+    wanted = Wanted(left_out=dict.fromkeys(("ratio", "super_offload", "cpuadam_cores_perc", "nvme_path", *IN_CPU)))
     wanted.said |= {"device": device, "parameters": other != "none"}
     reader.emitted.add(OPTIMIZER)
     _both_sections(reader, wanted)
@@ -114,13 +115,13 @@ def _nvme(reader: Reader, wanted: Wanted) -> None:
     for name in AIO_FIELDS:
         left_out = default(AIO, name)
         found[f"aio.{name}"] = (reader.take(f"aio.{name}", type(left_out)), left_out)
-    in_cpu = reader.take(f"{PARAMETERS}.max_in_cpu", int)
+    in_cpu = {name: (reader.take(f"{PARAMETERS}.{name}", int), default(OFFLOAD_PARAM, name)) for name in IN_CPU}
     if not on_nvme:
         reader.drop("aio")
         return
     reader.emitted.add("aio")
     if wanted.said["parameters"]:
-        found["max_in_cpu"] = (in_cpu, default(OFFLOAD_PARAM, "max_in_cpu"))
+        found |= in_cpu
     wanted.said |= {name: left_out if value is None else value for name, (value, left_out) in found.items()}
 
 
