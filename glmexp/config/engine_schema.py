@@ -23,7 +23,7 @@ class ZeroConfig:
     allgather_partitions: Optional[bool] = MISSING
     allgather_bucket_size: SomeElements = MISSING
     round_robin_gradients: Optional[bool] = MISSING
-    sub_group_size: SomeElements = MISSING
+    sub_group_size: MaybeElements = MISSING
     """Elements of one optimizer step at stage 3; the step needs 6 bytes each on top of the state."""
     stage3_prefetch_bucket_size: MaybeElements = MISSING
     stage3_param_persistence_threshold: MaybeElements = MISSING

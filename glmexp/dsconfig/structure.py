@@ -1,15 +1,14 @@
 """Findings about single keys: unknown, in the wrong place, removed, of the wrong type or range, "auto", never used."""
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from glmexp.config.errors import nearest
 from glmexp.dsconfig.findings import Finding, Kind, Severity, Situation
-from glmexp.dsconfig.table import DESCRIBES, SYNONYMS, TOP, Key, Node, Removed, Section, Variants, places
+from glmexp.dsconfig.table import DESCRIBES, REMARK, SYNONYMS, TOP, Key, Node, Removed, Section, Variants, places
 from glmexp.dsconfig.table.optimizer import REMOVED_TYPES
 from glmexp.dsconfig.table.precision import BF16
-from glmexp.dsconfig.table.trainer import FILLED
+from glmexp.dsconfig.table.trainer import FILLED, OVERWRITTEN
 from glmexp.dsconfig.values import judge, shown
 
 AUTO = "auto"
@@ -19,8 +18,6 @@ ALMOST_SURE = 0.9
 LIKE = 0.66
 """Likeness from which a name of the same section is worth a guess; every word shares some letters with one."""
 LIKE_ELSEWHERE = 0.85
-COMMENT = re.compile(r"_*comments?|[_/#$].*", re.IGNORECASE | re.DOTALL)
-"""Names at the top level by which people write a remark into JSON."""
 PASSED_ON = Key("anything")
 """A value that goes on as it is, to a constructor that the table does not know."""
 
@@ -54,6 +51,8 @@ def _named(section: Section) -> dict[str, Node]:
 
 
 def _known(key: str, node: Key | Section, value: Any, within: Section, situation: Situation) -> Iterator[Finding]:
+    if situation.reader == "hf" and key in OVERWRITTEN:
+        return  # a rule about the Trainer tells it, whatever the value
     words = (*node.words, *node.choices) if isinstance(node, Key) else ()
     if isinstance(value, str) and value == AUTO and AUTO not in words:
         yield _auto(key, node, within.checked, situation)
@@ -119,7 +118,7 @@ def _gone(key: str, entry: Removed, severity: Severity) -> Finding:
 def _unknown(name: str, section: Section, prefix: str) -> Finding:
     """A key that its section does not have: it belongs elsewhere, or is a misspelling or another program's word."""
     key, here = f"{prefix}{name}", prefix.removesuffix(".")
-    if not here and COMMENT.fullmatch(name):
+    if not here and REMARK.fullmatch(name):
         return Finding(key, Kind.unknown, Severity.info, "a remark, as it seems: DeepSpeed ignores it")
     meant = name in SYNONYMS or nearest(name, _named(section), ALMOST_SURE)
     if homes := [] if meant else _homes(name, here):

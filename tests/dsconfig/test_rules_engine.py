@@ -34,6 +34,23 @@ CASES = [
         {STAGE: 3, SIZE: 2, "seq_parallel_communication_data_type": "bf16"},
         SHARING,
     ),
+    # Tensor parallelism.
+    Case(
+        "tensor_parallel.autotp_size",
+        "contradiction",
+        "error",
+        {"tensor_parallel": {"autotp_size": 3}},
+        {"tensor_parallel": {"autotp_size": 2}},
+        WORLD4,
+    ),
+    Case(
+        "train_batch_size",
+        "contradiction",
+        "warning",
+        {"train_batch_size": 4, "tensor_parallel": {"autotp_size": 2}},
+        {"train_batch_size": 4, "tensor_parallel": {"autotp_size": 1}},
+        WORLD4,
+    ),
     # Compiling.
     Case(
         "compile.deepcompile",
@@ -164,6 +181,16 @@ CASES = [
         HF,
     ),
     Case("steps_per_print", "no_effect", "info", {"steps_per_print": 2000}, {}, HF),
+    Case("steps_per_print", "no_effect", "info", {"steps_per_print": "auto"}, {}, HF),
+    Case(
+        "fp16.enabled",
+        "value",
+        "warning",
+        {"bf16": None, "fp16": {"enabled": "auto"}, STAGE: 0},
+        {"bf16": None, "fp16": {"enabled": False}, STAGE: 0},
+        HF,
+    ),
+    Case("autotuning.enabled", "value", "warning", {"autotuning": {"enabled": True}}, {"autotuning": {"enabled": False}}),
 ]
 
 
@@ -184,3 +211,17 @@ def test_a_bf16_that_the_trainer_decides_on_is_fine_beside_an_fp16_that_it_decid
 def test_a_stage_that_is_not_known_accuses_nobody():
     zero = {"stage": "auto", "stage3_max_live_parameters": 5, "round_robin_gradients": True, "offload_param": {"device": "cpu"}}
     assert {(kind, severity) for _, kind, severity in found({ZERO: zero}, HF)} == {("auto", "info")}
+
+
+def test_what_the_trainer_makes_of_a_step_count_is_told_once():
+    """Accelerate overwrites it: a number with a point, or a word, does no harm."""
+    for value in (2000, 1e5, "auto", "often"):
+        said = [each for each in found({"steps_per_print": value}, HF) if each[0] == "steps_per_print"]
+        assert said == [("steps_per_print", "no_effect", "info")]
+    assert found({"steps_per_print": "auto"}) == {("steps_per_print", "auto", "error")}
+
+
+def test_a_stage_that_scales_the_loss_leaves_the_trainers_fp16_alone():
+    auto = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
+    assert ("fp16.enabled", "value", "warning") in found({**auto, STAGE: 0}, HF)
+    assert ("fp16.enabled", "value", "warning") not in found({**auto, STAGE: 1}, HF)

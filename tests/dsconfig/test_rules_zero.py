@@ -229,6 +229,20 @@ CASES = [
         {OPTIMIZER: CPU, **ADAM, "optimizer.params.torch_adam": True},
         {**ADAM, "optimizer.params.torch_adam": True},
     ),
+    Case(
+        "zero_force_ds_cpu_optimizer",
+        "value",
+        "warning",
+        {OPTIMIZER: CPU, "zero_force_ds_cpu_optimizer": False},
+        {OPTIMIZER: CPU, **ADAM, "zero_force_ds_cpu_optimizer": False},  # its own optimizer is the CPU Adam
+    ),
+    Case(
+        "zero_force_ds_cpu_optimizer",
+        "value",
+        "warning",
+        {OPTIMIZER: CPU, "zero_force_ds_cpu_optimizer": False},
+        {"zero_force_ds_cpu_optimizer": False},
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any, TypeVar
 
 from glmexp.config.errors import UserError
+from glmexp.dsconfig.table import REMARK
 from glmexp.dsconfig.table.shape import Key, Section
 
 AUTO = "auto"
@@ -22,7 +23,7 @@ class Reader:
     """A DeepSpeed config that empties as it is read. Raises UserError for a value of the wrong type."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.left: dict[str, Any] = deepcopy(dict(config))
+        self.left: dict[str, Any] = deepcopy({name: value for name, value in config.items() if not REMARK.fullmatch(name)})
         """What has not been taken."""
         self.auto: list[str] = []
         """Dotted keys that were taken and hold "auto"."""

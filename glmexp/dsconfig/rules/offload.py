@@ -75,7 +75,12 @@ def _super_offload(asked: Asked) -> Iterator[Finding]:
 
 
 def _torch_adam(asked: Asked) -> Iterator[Finding]:
-    """``torch_adam`` goes before the CPU Adam (runtime/engine.py, get_optimizer_configuration)."""
+    """Torch's AdamW instead of the CPU Adam (runtime/engine.py, get_optimizer_configuration, _do_optimizer_sanity_check)."""
+    forced = asked.on("zero_force_ds_cpu_optimizer", default=True)
+    if forced is False and asked.offloads_optimizer and asked.stage in (1, 2, 3) and not asked.section("optimizer"):
+        whose = "the Trainer's" if asked.trainer else "the program's"
+        message = f"false lets {whose} own optimizer run on the host, several times slower than DeepSpeed's CPU Adam; use true"
+        yield warning("zero_force_ds_cpu_optimizer", Kind.value, message)
     if asked.on("optimizer.params.torch_adam") and asked.offloads_optimizer and not asked.section("zero_optimization.zenflow"):
         message = "true runs torch's AdamW on the host, several times slower than DeepSpeed's CPU Adam; leave it out"
         yield warning("optimizer.params.torch_adam", Kind.contradiction, message)

@@ -19,11 +19,19 @@ def findings(asked: Asked) -> Iterator[Finding]:
         message = 'is left out: the Trainer\'s max_grad_norm never reaches DeepSpeed, which clips at its own 1.0; write "auto"'
         yield warning("gradient_clipping", Kind.no_effect, message)
     if not asked.has("gradient_accumulation_steps"):
-        message = 'is left out: accelerate writes 1, whatever the Trainer\'s own says; write "auto"'
+        refused = ', and a train_batch_size of "auto" with another is refused' if _is_auto(asked, "train_batch_size") else ""
+        message = f'is left out: accelerate writes 1, whatever the Trainer\'s own says{refused}; write "auto"'
         yield warning("gradient_accumulation_steps", Kind.no_effect, message)
     key = f"{asked.bf16_section}.enabled"
-    if asked.view.raw(key) == "auto" and not asked.has("fp16"):
+    if _is_auto(asked, key) and not asked.has("fp16"):
         message = 'is the only precision: a run without bf16 is fp32; add {"enabled": "auto"} as fp16 for cards without bf16'
         yield warning(key, Kind.auto, message)
-    if asked.has("steps_per_print") and asked.asks("steps_per_print"):
+    if asked.stage == 0 and _is_auto(asked, "fp16.enabled"):
+        message = '"auto" trains wrongly at stage 0 under the Trainer\'s fp16: the loss scale is never applied; use stage 1'
+        yield warning("fp16.enabled", Kind.value, message)
+    if asked.view.raw("steps_per_print") is not None:
         yield info("steps_per_print", Kind.no_effect, "is overwritten by accelerate, which silences DeepSpeed's printing")
+
+
+def _is_auto(asked: Asked, key: str) -> bool:
+    return bool(asked.view.raw(key) == "auto")

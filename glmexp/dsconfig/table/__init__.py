@@ -3,6 +3,7 @@
 ``tests/dsconfig/test_table.py`` compares this with the installed DeepSpeed, both ways.
 """
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -23,7 +24,7 @@ from glmexp.dsconfig.table.shape import (
 )
 from glmexp.dsconfig.table.zero import ZERO
 
-__all__ = ["DESCRIBES", "SYNONYMS", "TOP", "Key", "Node", "Removed", "Section", "Variants", "places", "walk"]
+__all__ = ["DESCRIBES", "REMARK", "SYNONYMS", "TOP", "Key", "Node", "Removed", "Section", "Variants", "places", "walk"]
 
 DESCRIBES = "0.19.8"
 """The DeepSpeed release that this table is of."""
@@ -122,6 +123,9 @@ SYNONYMS = {
     "zero_stage": "stage",
 }
 """Names of trainers -> the key of DeepSpeed's config."""
+
+REMARK = re.compile(r"_*comments?|[_/#$].*", re.IGNORECASE | re.DOTALL)
+"""Names at the top level by which people write a remark into JSON."""
 
 
 def walk(section: Section = TOP, prefix: str = "") -> Iterator[tuple[str, Node]]:

@@ -32,3 +32,6 @@ FILLED: Mapping[str, str] = {
     "zero_optimization.stage3_gather_16bit_weights_on_model_save": "accelerate's zero3_save_16bit_model",
 }
 """Key -> what the Trainer puts there."""
+
+OVERWRITTEN = ("steps_per_print",)
+"""Keys that accelerate sets whatever they hold."""
