@@ -48,8 +48,8 @@ def warnings(config: Config) -> Iterator[str]:
     if config.offload.device is OffloadDevice.nvme and config.offload.parameters and config.zero.stage3_prefetch_bucket_size:
         # runtime/zero/partitioned_param_coordinator.py, __prefetch_nvme_param_partitions: a weight due twice is read twice.
         yield (
-            f"offload=nvme: with more parameters on a rank than offload.max_in_cpu={config.offload.max_in_cpu or 0:g} prefetching "
-            'ends the run ("already assigned swap buffer"); use zero.stage3_prefetch_bucket_size=0'
+            f"offload=nvme: with more parameters on a rank than offload.max_in_cpu={config.offload.max_in_cpu or 0:g}, "
+            'prefetching ends the run ("already assigned swap buffer"); use zero.stage3_prefetch_bucket_size=0'
         )
     if uses_zenflow(config.offload):
         # runtime/zenflow/zenflow_stage_1_and_2.py, _process_selected_fp32_groups_grad and sync_fp32_param_from_gpu.
