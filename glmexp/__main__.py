@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from glmexp.config.choices import Task
 from glmexp.config.errors import USER_ERROR, UserError, nearest
@@ -25,12 +26,26 @@ STANDALONE = {
 }
 """Verbs that compose nothing and take arguments of their own -> the module with ``main(arguments)``."""
 VERBS = (*TASKS, *COMPOSING, *STANDALONE)
-FLAGS_WITH_VALUE = ("--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--cfg", "-c")
+FLAGS_WITH_VALUE = (
+    *("--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--cfg", "-c"),
+    "--experimental-rerun",
+)
+HELP = ("--help", "-h")
+FLAGS = (
+    *(*FLAGS_WITH_VALUE, *HELP, "--hydra-help", "--version", "--multirun", "-m", "--run", "-r", "--resolve"),
+    *("--info", "-i", "--shell-completion", "-sc"),
+)
+"""Hydra's, told of here because argparse, which would refuse another, prints its usage and not the next move."""
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
 def main() -> int:
     """Runs the command line and returns the exit code: 0 well, 2 the user's error, 130/143 interrupted, 1 anything else."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # Chinese on an ASCII terminal
+    if os.environ.get("COLUMNS") == "0":
+        del os.environ["COLUMNS"]  # rich would print nothing
     arguments = without_local_rank(sys.argv[1:])
     outer = detect(os.environ)
     return once_a_node(lambda: worded(arguments, outer), outer)
@@ -51,21 +66,31 @@ def worded(arguments: Sequence[str], outer: Outer | None) -> int:
         if told is None:
             raise
         print(f"glmexp: {told}", file=sys.stderr)
-        return 1 if isinstance(error, OSError) else USER_ERROR
+        from_system = isinstance(error, OSError) and not type(error).__module__.startswith("hydra.")
+        return 1 if from_system else USER_ERROR
 
 
 def in_words(error: Exception) -> str | None:
     """What to tell the user of an error; None for one that is nobody's fault but glmexp's."""
-    if isinstance(error, UserError | OSError) and not isinstance(error, UnicodeDecodeError):
-        return str(error)
     package = type(error).__module__.split(".")[0]
-    if package in ("hydra", "omegaconf"):
+    # Hydra's MissingConfigException is an OSError too, and some of its errors are plain ValueErrors.
+    if package in ("hydra", "omegaconf") or (type(error) is ValueError and raised_in(error) == "hydra"):
         from glmexp.config.wording import from_hydra
 
         return str(from_hydra(error))
+    if isinstance(error, UserError | OSError) and not isinstance(error, UnicodeDecodeError):
+        return str(error)
     if package == "yaml" or isinstance(error, UnicodeDecodeError | RecursionError):
         return f"a YAML file of the configuration cannot be read\n{' '.join(str(error).split())[:400]}"
     return None
+
+
+def raised_in(error: Exception) -> str:
+    """The top-level package whose code raised an error."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return "" if place is None else str(place.tb_frame.f_globals.get("__name__", "")).split(".")[0]
 
 
 def run(arguments: Sequence[str], outer: Outer | None) -> int:
@@ -84,12 +109,14 @@ def run(arguments: Sequence[str], outer: Outer | None) -> int:
     for note in expanded.notes:
         print(f"note: {note}", file=sys.stderr)
     try:
-        if verb in COMPOSING:
+        if verb in COMPOSING and not any(flag in HELP for flag in flags):
             show: Callable[[Sequence[str], Expanded], int] = getattr(import_module(COMPOSING[verb]), verb)
             return show(flags, expanded)
         if outer is not None and any(flag in ("--multirun", "-m") for flag in flags):
             raise UserError(refusal_of_multirun(outer))
-        return compose_and_run([*flags, *([f"task={verb}"] if verb else [])], expanded, new_run_id(outer.node if outer else 0))
+        return compose_and_run(
+            [*flags, *([f"task={verb}"] if verb in TASKS else [])], expanded, new_run_id(outer.node if outer else 0)
+        )
     except UserError as error:
         raise expanded.attribute(error) from error.__cause__
 
@@ -109,7 +136,10 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
     waiting = iter(arguments)
     for word in waiting:
         if word in FLAGS_WITH_VALUE:
-            flags += [word, *([value] if (value := next(waiting, None)) is not None else [])]
+            value = next(waiting, None)
+            if value is None:
+                raise UserError(f"{word} needs a value")
+            flags += [word, value]
         elif word.startswith("-") or (flags and flags[-1] in ("--info", "-i") and word in INFO):
             flags.append(word)
         elif re.fullmatch(r"[A-Za-z_]+", word):
@@ -120,9 +150,24 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
             verb = word
         else:
             overrides.append(word)
+    _refuse_unknown_flags(verb, flags)
+    if flags and flags[-1] in ("--info", "-i"):
+        flags.append("all")
     if verb and any(override.lstrip("+").startswith("task=") for override in overrides):
         raise UserError(f"{verb} and task=... both say what to do; leave one out")
     return verb, flags, overrides
+
+
+def _refuse_unknown_flags(verb: str | None, flags: Sequence[str]) -> None:
+    known = (*FLAGS, "--json") if verb in COMPOSING else FLAGS
+    given = (flag for before, flag in zip(["", *flags], flags, strict=False) if before not in FLAGS_WITH_VALUE)
+    for name in (flag.partition("=")[0] for flag in given if flag.startswith("-")):
+        if name not in known:
+            close = nearest(name, known)
+            hint = f"; did you mean {close}?" if close else ""
+            raise UserError(
+                f"{name}: no such option{hint}\npython -m glmexp --help lists the fields; a field is set as key=value"
+            )
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from glmexp.config.compose import VERSION_BASE, conf_dir, from_composition, register
 from glmexp.config.errors import USER_ERROR, UserError
+from glmexp.config.wording import from_hydra
 from glmexp.dsconfig.convert import Expanded
 
 INTERRUPTED = (129, 130, 143)
@@ -33,20 +35,22 @@ def compose_and_run(flags: Sequence[str], expanded: Expanded, run_id: str) -> in
     os.environ["GLMEXP_RUN_ID"] = run_id
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them; worded() does that
     codes: list[int] = []
-    refused: list[UserError] = []
+    failed: list[Exception] = []
 
     def task(composed: DictConfig) -> None:
-        # Not raised through Hydra, which would print a line of its own about it.
+        # Not raised through Hydra, which would print a line of its own about it; but a sweep ends there.
         try:
             codes.append(run_one(composed, expanded))
-        except UserError as error:
-            refused.append(error)
+        except Exception as error:
+            if HydraConfig.get().mode is RunMode.MULTIRUN:
+                raise
+            failed.append(error)
 
     sys.argv = [sys.argv[0], *flags, *expanded.overrides]
     entry: Callable[[], None] = hydra.main(version_base=VERSION_BASE, config_path=conf_dir(), config_name="config")(task)
     entry()
-    if refused:
-        raise refused[0]
+    if failed:
+        raise failed[0]
     return overall(codes)
 
 
@@ -61,12 +65,13 @@ def run_one(task: DictConfig, expanded: Expanded) -> int:
     try:
         composed = from_composition(task, node)
         code = run_task(replace(composed, sources=expanded.relabel(composed.sources)), folder, overrides)
-    except UserError as error:
+    except (UserError, OmegaConfBaseException) as raised:
+        error = raised if isinstance(raised, UserError) else from_hydra(raised)
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         if node.mode is RunMode.MULTIRUN:  # one impossible combination does not end the sweep
             return told(error)
-        raise
+        raise error from raised.__cause__
     if code in INTERRUPTED and node.mode is RunMode.MULTIRUN:
         raise SystemExit(code)
     return code

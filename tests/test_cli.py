@@ -1,6 +1,9 @@
 """The command line as a user meets it: verbs, exit codes, messages."""
 
+import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,6 +31,10 @@ def test_check_writes_both_files_and_loads_nothing(glmexp):
         ),
         (["check", "batch.micro=null"], ["batch.micro"]),
         (["check", "zreo=stage2"], ["zero"]),
+        (["check", "zero=stge2"], ["zero=stge2", "no such option", "did you mean zero=stage2?"]),
+        (["check", "--mutirun"], ["--mutirun", "did you mean --multirun?"]),
+        (["check", "zero=stage2", "--config-dir"], ["--config-dir needs a value"]),
+        (["check", "optimizer.betas=[[0.9],0.99]"], ["optimizer.betas", "plain value"]),
         (["check", "+batch.mirco=2"], ["batch.micro"]),
         (
             ["check", "batch.accumulation=16", "+deepspeed.gradient_accumulation_steps=1"],
@@ -115,6 +122,18 @@ def test_help_names_the_verbs(glmexp):
     assert all(word in ran.out for word in ("train", "check", "preview", "zero: stage0, stage1, stage2, stage3"))
 
 
+def test_help_of_a_verb_that_only_shows_something(glmexp):
+    ran = glmexp("explain", "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert "explain" in ran.out
+
+
+def test_a_defaults_list_that_is_none_is_the_users_error(glmexp, tmp_path):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text("# @package _global_\ndefaults: null\n")
+    glmexp("check", "--config-dir", "conf", "experiment=mine").refused("experiment/mine", "defaults must be a list")
+
+
 def test_completion_and_info_still_work(glmexp):
     assert "searchpath" in glmexp("--info", "searchpath").out.lower() or glmexp("--info", "searchpath").code == 0
     assert Path(glmexp("check").only("config.yaml")).is_file()
@@ -143,3 +162,29 @@ def test_a_url_with_credentials_is_refused_however_it_comes(glmexp):
     env = {"SOME_URL": "https://user:canary@host/x"}
     ran = glmexp("check", "tracker=wandb", "tracker.project=${oc.env:SOME_URL}", env=env).refused("credentials")
     assert "canary" not in ran.err + ran.out
+
+
+def test_a_terminal_that_lacks_a_character_gets_its_code(glmexp):
+    ran = glmexp("explain", "lang=zh", env={"PYTHONIOENCODING": "ascii"})
+    assert (ran.code, ran.err) == (0, "")
+    assert r"\u6765\u6e90" in ran.out
+    rows = json.loads(glmexp("explain", "lang=zh", "--json", env={"PYTHONIOENCODING": "ascii"}).out)
+    assert "全局批大小" in rows[0]["text"]
+
+
+@pytest.mark.parametrize("columns", ["0", "1"])
+def test_a_width_that_holds_nothing_is_no_width(glmexp, columns):
+    ran = glmexp("explain", env={"COLUMNS": columns})
+    assert "origin: derived: batch.micro x" in ran.out
+
+
+@pytest.mark.parametrize("verb", ["explain", "check"])
+def test_a_reader_that_is_gone_is_no_error(verb, tmp_path):
+    command = [sys.executable, "-m", "glmexp", verb]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0

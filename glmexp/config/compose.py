@@ -18,11 +18,10 @@ from glmexp.config.errors import UserError
 from glmexp.config.files import from_composed, leaves
 from glmexp.config.rules import check_sources
 from glmexp.config.schema import Config
+from glmexp.config.secrets import refuse_secrets
 from glmexp.config.wording import from_hydra
 
 VERSION_BASE = "1.3"
-SECRET = re.compile(r"oc\.env\s*:\s*([^,}]*(?:KEY|TOKEN|SECRET|PASSWORD)[^,}]*)", re.IGNORECASE)
-CREDENTIALS = re.compile(r"(\w+://)[^/\s@]+@")
 NO_OPTION = re.compile(r"""$|[-+.\d\[{]|(null|true|false|nan|inf|''|"")$""")
 EXPERIMENT_MAY_SET = ("mode", "sweeper.params", "run.dir", "sweep.dir")
 
@@ -93,21 +92,6 @@ def check_overrides(overrides: Sequence[str]) -> None:
         if separator and key in groups and NO_OPTION.match(value.strip().lower()):
             raise UserError(
                 f"{override}: {key} is a group and takes one option: {key}=NAME\nset its fields one by one: {key}.FIELD=..."
-            )
-
-
-def refuse_secrets(texts: Sequence[str]) -> None:
-    """Raises UserError if a text holds a URL with credentials, or interpolates a variable that holds a secret by its name."""
-    for text in texts:
-        if found := CREDENTIALS.search(text):
-            raise UserError(
-                f"{found[1]}...@: the configuration is written to files and dashboards, so a URL in it holds no credentials\n"
-                "leave them out of the URL; hubs take theirs from HF_TOKEN or a login"
-            )
-        if found := SECRET.search(text):
-            raise UserError(
-                f"${{oc.env:{found[1].strip()}}}: the configuration is written to files and dashboards, so it holds no secret\n"
-                "give the value itself in a variable whose name has no KEY, TOKEN, SECRET or PASSWORD"
             )
 
 

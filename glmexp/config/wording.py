@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import is_dataclass
-from typing import get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from glmexp.config.errors import UserError, nearest
 from glmexp.config.schema import Config
@@ -75,14 +75,34 @@ def type_error(error: BaseException) -> str:
     while cause.__cause__ is not None and not getattr(cause, "full_key", None):
         cause = cause.__cause__
     key = getattr(cause, "full_key", None) or getattr(error, "full_key", None)
-    first = str(getattr(cause, "msg", None) or cause).splitlines()[0]
+    first = (str(getattr(cause, "msg", None) or cause) or type(cause).__name__).splitlines()[0]
     found = re.search(r"Value '(.*?)' of type '.*?' could not be converted to (\w+)", first)
     if found:
         first = f"{found[1]} is not {_noun(found[2])}"
     found = re.search(r"Invalid value '(.*?)', expected one of \[(.*)\]", first)
     if found:
         first = f"{found[1]} is not one of {found[2]}"
+    first = _shape(key, first)
     return f"{key}: {first}" if key and key not in first else first
+
+
+def _shape(key: str | None, message: str) -> str:
+    """The message of OmegaConf about null, a list or an object where something else is due, in words; others as they are."""
+    if found := re.search(r"field '(.*?)' is not Optional", message):
+        return f"{found[1]}: null is no value here; leave it out"
+    if found := re.search(r"(\w+) is not a subclass of \w+Config\. value: (.*)", message):
+        return f"{found[2]} is no object; an option is chosen as `- override /GROUP: {found[2]}` under defaults:"
+    if key and re.search(r"is not a ListConfig, list or tuple|Cannot merge DictConfig with ListConfig", message):
+        return f"{key}: must be a list, [...]" if _is_list(key) else f"{key}: must be an object, got a list"
+    return message
+
+
+def _is_list(key: str) -> bool:
+    """Whether a dotted key of the schema holds a list."""
+    kind: Any = Config
+    for name in key.split("."):
+        kind = get_type_hints(kind).get(name) if is_dataclass(kind) else None
+    return list in (get_origin(kind), *map(get_origin, get_args(kind)))
 
 
 def _noun(kind: str) -> str:
@@ -115,6 +135,8 @@ def from_hydra(error: Exception) -> UserError:
         return UserError(type_error(error.__cause__ or error.__context__ or error) + f" (in {found[1]})")
     if found := re.search(r"In '([\w/.-]+)': (\w*)Error", text):
         cause = error.__cause__ or error.__context__ or error
+        if getattr(cause, "full_key", None) == "experiment":
+            return UserError(f"in {found[1]}.yaml: its first line must be `# @package _global_`, without a byte order mark")
         missing = re.search(r"Key '(\w+)' not in '(\w+)'", str(cause))
         key = getattr(cause, "full_key", None)
         if missing:
@@ -126,6 +148,8 @@ def from_hydra(error: Exception) -> UserError:
         return UserError(type_error(error))
     if getattr(error, "full_key", None):
         return UserError(type_error(error))
+    if not text.strip():
+        return UserError(type_error(error.__cause__ or error.__context__ or error))
     lines = [line for line in text.splitlines() if line.strip() and "To append to your config" not in line]
     return UserError("\n".join(lines[:5]))
 

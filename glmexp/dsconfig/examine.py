@@ -7,7 +7,7 @@ from typing import Any
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.dsconfig.build import build
-from glmexp.dsconfig.findings import Finding, Kind, Severity, Situation, View
+from glmexp.dsconfig.findings import Finding, Kind, Severity, Situation, View, printable
 from glmexp.dsconfig.lint import lint
 from glmexp.dsconfig.machine import Machine
 from glmexp.dsconfig.passthrough import place
@@ -49,7 +49,7 @@ def examine(config: Config, machine: Machine, *, probed: bool = False) -> tuple[
 
 def user_key(key: str, raw: Mapping[str, Any]) -> str:
     """A DeepSpeed key as its user wrote it: ``deepspeed.KEY`` if raw, else the field of the config behind it."""
-    return f"deepspeed.{key}" if View(raw).has(key) else place(key)
+    return f"deepspeed.{printable(key)}" if View(raw).has(key) else place(key)
 
 
 def _allowing_nothing(config: Config, found: list[Finding]) -> Iterator[str]:
@@ -57,7 +57,10 @@ def _allowing_nothing(config: Config, found: list[Finding]) -> Iterator[str]:
     for key in config.lint.allow:
         if key in unknown:
             continue
-        if View(config.deepspeed).has(key):
+        section = next((name for name in unknown if key.startswith(f"{name}.")), None)
+        if section is not None:
+            yield f"lint.allow=[{key}]: glmexp does not know {section} as a whole: lint.allow=[{section}] lets it through"
+        elif View(config.deepspeed).has(key):
             yield f"lint.allow=[{key}]: glmexp knows this key and checks it; leave it out of lint.allow"
         else:
             yield f"lint.allow=[{key}]: no such key is set; add it as +deepspeed.{key}=..., or leave it out of lint.allow"

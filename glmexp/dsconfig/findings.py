@@ -1,5 +1,6 @@
 """What a linter says about one key of a DeepSpeed config, and in which situation the config is read."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -30,6 +31,11 @@ class Severity(str, Enum):
     """Takes effect, and is dangerous or costly."""
     info = "info"
     """This DeepSpeed never uses the key, or a launcher will fill it in."""
+
+
+def printable(key: str) -> str:
+    """A key as it is told: characters that would move the cursor or break the line are escaped."""
+    return key if key and key.isprintable() else json.dumps(key)[1:-1] or '""'
 
 
 @dataclass(frozen=True)

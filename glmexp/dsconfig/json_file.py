@@ -11,8 +11,13 @@ from typing import Any, Literal
 from glmexp.config.errors import UserError
 
 STDIN = "-"
+MOST_BYTES, MOST_KEYS, DEEPEST = 2**20, 2_000, 50
+"""Beyond these a file is no DeepSpeed config (which has some 600 keys), and is not worth a long reading."""
 HJSON_WHOLE = 1e10
 """hjson, DeepSpeed's reader, turns 5e8 into a whole number up to here."""
+
+
+TOO_DEEP = "is nested too deeply to be a DeepSpeed config"
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,27 @@ def read(path: str, reader: Literal["deepspeed", "hf"] = "deepspeed") -> JsonFil
     try:
         config, note = _parse(text, name, reader)
     except RecursionError:
-        raise UserError(f"{name} is nested too deeply to be a DeepSpeed config") from None
+        raise UserError(f"{name} {TOO_DEEP}") from None
     except _DuplicateError as error:
         raise UserError(f"{name}: {error} stands twice in one section; DeepSpeed refuses that\nkeep one of them") from None
     if not isinstance(config, Mapping):
         raise UserError(f"{name} holds {_kind(config)}, not an object\na DeepSpeed config is a JSON object: {{...}}")
+    _refuse_beyond_measure(config, name)
     return JsonFile(config, note)
+
+
+def _refuse_beyond_measure(config: Mapping[str, Any], name: str) -> None:
+    level: list[Any] = [config]
+    keys = 0
+    for _ in range(DEEPEST):
+        keys += sum(len(value) for value in level if isinstance(value, Mapping))
+        if keys > MOST_KEYS:
+            raise UserError(f"{name} has more than {MOST_KEYS:,} keys: too many for a DeepSpeed config")
+        inner = (value.values() if isinstance(value, Mapping) else value for value in level)
+        level = [value for values in inner for value in values if isinstance(value, Mapping | list)]
+        if not level:
+            return
+    raise UserError(f"{name} {TOO_DEEP}")
 
 
 def _text(path: str, name: str) -> str:
@@ -52,12 +72,23 @@ def _text(path: str, name: str) -> str:
     if path != STDIN and Path(path).is_dir():
         raise UserError(f"{path} is a folder\ngive the JSON file in it")
     try:
-        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+        data = _bytes(path)
+        if len(data) > MOST_BYTES:
+            raise UserError(f"{name} is larger than 1 MiB: too large for a DeepSpeed config")
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{name} is not text in UTF-8 (byte {error.start})\nsave it as UTF-8") from None
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror or error}") from None
+
+
+def _bytes(path: str) -> bytes:
+    if path != STDIN:
+        with Path(path).open("rb") as file:
+            return file.read(MOST_BYTES + 1)
+    if sys.stdin is None:  # as with `<&-`
+        raise UserError("standard input is closed\ngive a DeepSpeed JSON file")
+    return sys.stdin.buffer.read(MOST_BYTES + 1)
 
 
 def _parse(text: str, name: str, reader: str) -> tuple[Any, str | None]:
@@ -73,8 +104,8 @@ def _parse(text: str, name: str, reader: str) -> tuple[Any, str | None]:
         raise
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}: {error.msg}"
-    except ValueError as error:  # a whole number of thousands of digits
-        raise UserError(f"{name} is not JSON: {error}") from None
+    except ValueError:  # Python reads 4,300 digits
+        raise UserError(f"{name} is not JSON that anything reads: a whole number of thousands of digits") from None
     if reader == "deepspeed" and isinstance(config := _hjson(text), Mapping):
         return config, f"{name} is not strict JSON ({where}); DeepSpeed reads it, the HF Trainer and most tools do not"
     raise UserError(f"{name} is not JSON: {where}")

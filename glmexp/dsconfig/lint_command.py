@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from glmexp.config.errors import USER_ERROR, UserError, nearest
-from glmexp.dsconfig.findings import Finding, Severity, Situation
+from glmexp.dsconfig.findings import Finding, Severity, Situation, printable
 from glmexp.dsconfig.json_file import read
 from glmexp.dsconfig.lint import known_version, lint
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps([_record(finding) for finding in found], indent=2))
     else:
         for finding in found:
-            print(f"{finding.severity.value:<7}  {_printable(finding.key)}  {finding.message} [{finding.kind.value}]")
+            print(f"{finding.severity.value:<7}  {printable(finding.key)}  {finding.message} [{finding.kind.value}]")
         print(summary(found))
     described, installed = known_version()
     if installed not in (described, None):
@@ -100,10 +100,6 @@ def _ranks(value: str) -> int:
     if not (value.isascii() and value.isdigit()) or len(value) > 9 or int(value) < 1:
         raise UserError(f"--world-size {value}: must be a whole number of ranks, at least 1")
     return int(value)
-
-
-def _printable(key: str) -> str:
-    return key if key.isprintable() else json.dumps(key)[1:-1]
 
 
 def _record(finding: Finding) -> dict[str, str]:

@@ -12,6 +12,8 @@ OWNED = {
     "torch_autocast": "the model is loaded in precision.dtype; use precision=autocast",
     "zero_optimization.offload_optimizer": "the optimizer depends on it; use offload=cpu",
     "zero_optimization.offload_param": "the optimizer depends on it; use offload=cpu_all",
+    "zero_optimization.cpu_offload": "an old name of offload_optimizer; use offload=cpu",
+    "zero_optimization.cpu_offload_param": "an old name of offload_param; use offload=cpu_all",
     "zero_optimization.zenflow": "the accumulation depends on it; use offload=zenflow",
     "aio": "nothing reads it without NVMe; use offload=nvme",
     "compile": "the engine has to be compiled; use kernels=deepcompile",
@@ -29,12 +31,15 @@ OWNED = {
 }
 """DeepSpeed key -> why setting it raw would not do what it says, and the override that does where there is one."""
 
+ON_UNLESS_SET = ("managed_gradient_accumulation",)
+
 
 def unheeded(raw: Mapping[str, Any], derived: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(key, why) of the raw keys in ``OWNED`` that ask for something and that the config itself does not emit."""
     for key, why in OWNED.items():
         value = _at(raw, key)
-        if _asks(value) and _at(derived, key) is None:
+        nothing = key in ON_UNLESS_SET
+        if value is not nothing and _asks(value) and _at(derived, key) is None:
             yield key, why
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glmexp.config.errors import nearest
+from glmexp.config.secrets import without_credentials
 from glmexp.dsconfig.findings import Severity
 from glmexp.dsconfig.table.shape import Key
 
@@ -52,12 +53,13 @@ def judge(key: Key, value: Any, checked: bool) -> Verdict | None:
 
 
 def shown(value: Any) -> str:
-    """A value as JSON, cut to what fits a line; nothing in it moves the cursor or fails to print."""
+    """A value as JSON, cut to what fits a line; nothing in it moves the cursor, fails to print or opens an account."""
     try:
         text = json.dumps(value, ensure_ascii=False)
         text = text if text.isprintable() else json.dumps(value)
     except (TypeError, ValueError, RecursionError):
         text = type(value).__name__
+    text = without_credentials(text)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 

@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.text import Text as Styled
 
 from glmexp.config.choices import Device
@@ -22,8 +21,9 @@ from glmexp.dsconfig.explain import Row
 from glmexp.dsconfig.explain import explain as rows_of
 from glmexp.trial.placement import Placement, resolve
 from glmexp.trial.preview import config_dir
+from glmexp.trial.tasks import Screen
 
-WIDEST = 110
+NARROWEST, WIDEST = 40, 110
 INDENT = "    "
 JSON = "--json"
 HEAD: Text = {"en": "explain: {device} ({asked}), {ranks} rank{s}", "zh": "explain：{device}（{asked}），{ranks} 个 rank"}
@@ -54,10 +54,10 @@ def explain(flags: Sequence[str], expanded: Expanded) -> int:
     for line in cautions:
         print(f"warning: {line}", file=sys.stderr)
     if as_json:
-        print(json.dumps([asdict(row) for row in rows], ensure_ascii=False, indent=1))
+        print(json.dumps([asdict(row) for row in rows], indent=1))
         return 0
-    console = Console(highlight=False, soft_wrap=True)
-    width = min(console.width, WIDEST)
+    console = Screen(highlight=False, soft_wrap=True)
+    width = max(NARROWEST, min(console.width, WIDEST))
     console.print(head(config, placement, language), style="bold", markup=False)
     for row in rows:
         console.print(*block(row, language, width), sep="\n")

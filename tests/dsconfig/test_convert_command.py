@@ -77,3 +77,20 @@ def test_help_and_an_official_file(glmexp):
     assert "zero.stage3_gather_16bit_weights_on_model_save=true" in ran.out
     assert "auto" not in ran.out
     assert "hidden_size squared" in ran.err
+
+
+def test_odd_names_are_escaped(glmexp, tmp_path):
+    (tmp_path / "ds.json").write_text(json.dumps({"train_batch_size": 8, "\x1b[31mred\n": 1, "": 2}))
+    ran = glmexp("convert", "ds.json")
+    assert ran.code == 2
+    assert "\\u001b[31mred\\n: no such key" in ran.err
+    assert '"": no such key' in ran.err
+    assert "\x1b" not in ran.err
+
+
+@pytest.mark.parametrize("text", ["s3://user:hunter2@bucket/x", "${oc.env:MY_TOKEN}"])
+@pytest.mark.parametrize("how", [("convert", "ds.json"), ("check", "deepspeed_json=ds.json")])
+def test_a_secret_in_the_file_is_refused_and_not_printed(glmexp, tmp_path, text, how):
+    (tmp_path / "ds.json").write_text(json.dumps({"train_batch_size": 8, "tensorboard": {"output_path": text}}))
+    ran = glmexp(*how, env={"MY_TOKEN": "hunter2"}).refused("ds.json: ")
+    assert "hunter2" not in ran.out + ran.err

@@ -28,6 +28,8 @@ def refusal(*overrides, machine=GPU, **options):
         (["+deepspeed.zero_optimization.ignore_unused_parameters=false"], ["deepspeed.zero_optimization.ignore_unused"]),
         (["+deepspeed.optimizer.params.max_grad_norm=1"], ["deepspeed.optimizer.params.max_grad_norm"]),
         (["+deepspeed.prescale_gradients=true"], ["deepspeed.prescale_gradients", "reduce_scatter"]),
+        (["+deepspeed.zero_optimization={cpu_offload:true}"], ["zero_optimization.cpu_offload", "offload=cpu"]),
+        (["+deepspeed.new.key=2", "lint.allow=[new.key]"], ["lint.allow=[new.key]", "lint.allow=[new] lets it through"]),
         (["+deepspeed.sequence_parallel_size=2"], ["deepspeed.sequence_parallel_size", "comm=ulysses"]),
         (["+deepspeed.zero_optimization.offload_optimizer.device=cpu"], ["offload_optimizer", "offload=cpu"]),
     ],

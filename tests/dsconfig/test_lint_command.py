@@ -146,7 +146,6 @@ def test_another_installed_release_is_said_once(monkeypatch, capsys, file):
         (b'{"zero_optimization": {"stage": 1, "stage": 2}}', "stage stands twice"),
         (b'{"a": "\xff"}', "not text in UTF-8 (byte 7)"),
         (b'{"a":' * 100_000, "nested too deeply"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "is not JSON"),
         (b"\x00\x01", "is not JSON"),
     ],
 )
@@ -167,6 +166,40 @@ def test_a_path_that_is_no_file(tmp_path):
 
 
 COMMENTED = '{\n  // the learning rate\n  "gradient_clip": 1.0, # typo\n  "bf16": {"enabled": true,},\n}'
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"a": "' + "x" * 2**20 + '"}', "larger than 1 MiB"),
+        ('{"a" "' + "x" * 2**20, "larger than 1 MiB"),
+        (json.dumps({f"key{number}": 1 for number in range(2001)}), "more than 2,000 keys"),
+        ('{"a":' * 60 + "1" + "}" * 60, "nested too deeply"),
+        ('{"a":' + "[" * 60 + "]" * 60 + "}", "nested too deeply"),
+        ('{"train_batch_size":' + "9" * 5000 + "}", "is not JSON that anything reads: a whole number of thousands of digits"),
+    ],
+)
+def test_a_file_beyond_measure_is_told_at_once(content, says, file):
+    with pytest.raises(UserError, match=says):
+        read(file(content))
+
+
+def test_endless_and_absent_input():
+    with pytest.raises(UserError, match="larger than 1 MiB"):
+        read("/dev/zero")
+    closed = subprocess.run(
+        ["bash", "-c", 'exec "$0" -m glmexp lint - <&-', sys.executable],
+        capture_output=True, encoding="utf-8", timeout=60, env=environment(),
+    )  # fmt: skip
+    assert (closed.returncode, closed.stdout) == (2, "")
+    assert "standard input is closed" in closed.stderr
+
+
+def test_no_finding_shows_the_credentials_of_a_url(capsys, file):
+    main([file({**GOOD, "optimizer": {"type": "https://user:hunter2@host/x"}})])
+    shown = capsys.readouterr().out
+    assert "https://...@host/x" in shown
+    assert "hunter2" not in shown
 
 
 def test_comments_pass_where_deepspeed_reads_and_not_where_the_trainer_does(file):

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from glmexp.config.errors import UserError
+from glmexp.config.files import leaves
+from glmexp.config.secrets import refuse_secrets
 from glmexp.dsconfig.convert.reader import AUTO
 from glmexp.dsconfig.convert.retired import modernise
-from glmexp.dsconfig.findings import Finding, Kind, Severity, Situation, View
+from glmexp.dsconfig.findings import Finding, Kind, Severity, Situation, View, printable
 from glmexp.dsconfig.json_file import read
 from glmexp.dsconfig.lint import lint
 from glmexp.dsconfig.table.trainer import FILLED
@@ -33,6 +35,10 @@ def load(path: str, allow: Collection[str] = ()) -> Linted:
     know and that pass all the same (``lint.allow``).
     """
     file = read(path)
+    try:
+        refuse_secrets([str(value) for _, value in leaves(file.config)])
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     config, notes = modernise(file.config)
     view = View(config)
     trainer = any(view.raw(key) == AUTO for key in FILLED)
@@ -53,4 +59,4 @@ def load(path: str, allow: Collection[str] = ()) -> Linted:
 
 
 def _line(finding: Finding) -> str:
-    return f"{finding.key}: {finding.message}"
+    return f"{printable(finding.key)}: {finding.message}"
