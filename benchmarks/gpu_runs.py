@@ -17,6 +17,10 @@ SIX_B = [
 ]  # fmt: skip
 TINY = ["model=tiny", "train.max_steps=20", "train.save_weights=false"]
 
+FIXED = ["data=synthetic", "data.max_length=256"]  # DeepCompile compiles again for each new length
+BIG_ENOUGH = ["zero.stage3_param_persistence_threshold=0"]  # a tiny model's tensors would all stay whole on every rank
+TWO = ["launch.ranks=2", "zero=stage3", *BIG_ENOUGH]
+
 # name -> (overrides, expected state, whether a step must have been skipped)
 RUNS: dict[str, tuple[list[str], str, bool]] = {
     "6b-lora": ([*SIX_B, "method=lora"], "complete", False),
@@ -39,7 +43,35 @@ RUNS: dict[str, tuple[list[str], str, bool]] = {
     "tiny-fp16-diverges": (
         [*TINY, "precision=fp16", "optimizer.lr=1e4", "scaler.initial_scale_power=4", "train.max_steps=60"], "diverged", False,
     ),
+    "tiny-ptuning-fp16": (
+        [*TINY, "method=ptuning_v2", "optimizer.lr=1", "precision=fp16", "activation=checkpoint"], "complete", False,
+    ),
+    "tiny-autocast": ([*TINY, "precision=autocast"], "complete", False),
+    "tiny-bf16-states": ([*TINY, "precision=bf16_states"], "complete", False),
+    "tiny-muon": ([*TINY, "optimizer=muon", "train.grad_clip=null"], "complete", False),
+    "tiny-zenflow": ([*TINY, "offload=zenflow", "batch.accumulation=4"], "complete", False),
+    "tiny-super-offload": ([*TINY, "zero=stage3", "offload=super_offload", "train.grad_clip=null"], "complete", False),
+    "tiny-deepcompile": ([*TINY, *FIXED, "zero=stage3", "kernels=deepcompile"], "complete", False),
+    "tiny-quantised-weights": (
+        [*TINY, "zero=stage3", "zero.zero_quantized_weights=true", *BIG_ENOUGH], "complete", False,
+    ),
+    # Refused in words where libaio is not installed; "complete" where it is.
+    "tiny-nvme": ([*TINY, "zero=stage3", "offload=nvme", "offload.nvme_path=/tmp"], "exit 2", False),
+    "6b-full-bf16-states": ([*SIX_B, "precision=bf16_states", "activation=checkpoint"], "complete", False),
+    "6b-ptuning-checkpoint": (
+        [*SIX_B, "method=ptuning_v2", "optimizer.lr=2e-2", "activation=checkpoint"], "complete", False,
+    ),
+    "6b-lora-deepcompile": ([*SIX_B, "method=lora", "zero=stage3", "kernels=deepcompile"], "complete", False),
+    "two-plain": ([*TINY, *TWO, "batch.micro=2"], "complete", False),
+    "two-ulysses": ([*TINY, *TWO, "comm=ulysses", "batch.micro=4"], "complete", False),
+    "two-hpz": ([*TINY, *TWO, "zero.zero_hpz_partition_size=2", "batch.micro=2"], "complete", False),
+    "two-quantised-weights": ([*TINY, *TWO, "zero.zero_quantized_weights=true", "batch.micro=2"], "complete", False),
+    "two-6b-lora-ulysses": (
+        [*SIX_B, "method=lora", "zero=stage3", "comm=ulysses", "launch.ranks=2", "activation=checkpoint",
+         "data.max_length=8192", "batch.micro=1"], "complete", False,
+    ),
 }  # fmt: skip
+ONE_GPU = [name for name in RUNS if not name.startswith("two-")]
 COLUMNS = (
     "tokens_per_second",
     "step_seconds",
@@ -69,14 +101,14 @@ def run(name: str, overrides: list[str], out: Path, extra: list[str]) -> dict[st
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("names", nargs="*", help="runs to make; default all")
+    parser.add_argument("names", nargs="*", help="runs to make; default all that need one GPU")
     parser.add_argument("--out", type=Path, default=Path("outputs/gpu_runs"))
     parser.add_argument("--extra", nargs="*", default=[], help="overrides added to each run")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     rows, wrong = [], []
     print(f"{'run':<30}{'state':<10}{'s':>7}" + "".join(f"{column:>19}" for column in COLUMNS), flush=True)
-    for name in arguments.names or RUNS:
+    for name in arguments.names or ONE_GPU:
         overrides, expected, skips = RUNS[name]
         row = run(name, overrides, arguments.out.resolve(), arguments.extra)
         rows.append(row)
