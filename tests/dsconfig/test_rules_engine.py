@@ -84,6 +84,23 @@ CASES = [
         {STAGE: 3, "compile": {"deepcompile": True, "offload_opt_states": True, "offload_parameters": True}},
         {STAGE: 3, "compile": {"deepcompile": True, "offload_parameters": True}},
     ),
+    *(
+        Case(
+            f"{ZERO}.{name}",
+            "no_effect",
+            "error",
+            {STAGE: 3, "compile": {"deepcompile": True}, f"{ZERO}.{name}": value},
+            {STAGE: 3, "compile": {"deepcompile": False}, f"{ZERO}.{name}": value},
+        )
+        for name, value in (("zero_hpz_partition_size", 4), ("zero_quantized_weights", True))
+    ),
+    Case(
+        f"{ZERO}.offload_param.device",
+        "contradiction",
+        "error",
+        {STAGE: 3, "compile": {"deepcompile": True}, f"{ZERO}.offload_param": {"device": "nvme", "nvme_path": "/nvme"}},
+        {STAGE: 3, "compile": {"deepcompile": True}, f"{ZERO}.offload_param": {"device": "cpu"}},
+    ),
     Case(
         "managed_gradient_accumulation",
         "contradiction",

@@ -8,6 +8,7 @@ from glmexp.dsconfig.rules.asked import Asked, asks, error
 DEEPCOMPILE = "compile.deepcompile"
 ON_UNLESS_SET = ("double_buffer", "offload_activation_pin_memory", "keep_int_input_tensors")
 """Details of a pass, true unless set."""
+QUANTIZED = ("weights", "nontrainable_weights", "gradients")
 
 
 def findings(asked: Asked) -> Iterator[Finding]:
@@ -24,8 +25,23 @@ def findings(asked: Asked) -> Iterator[Finding]:
     wanted = [key for key in wanted if asked.on(key)]
     for key in wanted[1:]:
         yield error(key, Kind.contradiction, f"does not go with {wanted[0]}; keep one")
+    if asked.stage == 3:
+        yield from _compiled_collectives(asked)
     if asked.on("compile.autoep_non_moe"):
         yield error("compile.autoep_non_moe", Kind.contradiction, "does not go with deepcompile; keep one")
+
+
+def _compiled_collectives(asked: Asked) -> Iterator[Finding]:
+    """DeepCompile gathers the plain shards and reduces by operators of its own (csrc/compile/z3.cpp), which know no ZeRO++ and
+    no shard on NVMe."""
+    zero = "zero_optimization"
+    ranks = asked.count(f"{zero}.zero_hpz_partition_size") or 1
+    idle = [f"{zero}.zero_quantized_{name}" for name in QUANTIZED if asked.on(f"{zero}.zero_quantized_{name}")]
+    for key in [*([f"{zero}.zero_hpz_partition_size"] if ranks > 1 else []), *idle]:
+        yield error(key, Kind.no_effect, "DeepCompile gathers and reduces by itself, without ZeRO++; leave one of them out")
+    if asked.param_device == "nvme":
+        message = "DeepCompile takes the shards from memory and reads none from NVMe; use cpu, or leave compile out"
+        yield error(f"{zero}.offload_param.device", Kind.contradiction, message)
 
 
 def _passes(asked: Asked) -> Iterator[Finding]:
