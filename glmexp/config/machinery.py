@@ -15,6 +15,7 @@ from glmexp.config.schema import Config
 
 NVME_FIELDS = ("nvme_path", "pipeline_read", "pipeline_write", "fast_init", "max_in_cpu", "buffer_size", "buffer_count")
 NVME_PARAMETER_FIELDS = ("max_in_cpu", "buffer_size", "buffer_count")
+ZEROPP_FLAGS = ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients")
 ZENFLOW_FIELDS = tuple(field.name for field in fields(ZenFlowConfig))
 
 
@@ -272,6 +273,10 @@ def _deepcompile(config: Config) -> Iterator[str]:
     elif offload.super_offload or uses_zenflow(offload) or (offload.device is not OffloadDevice.none and stage < 3):
         where = "" if stage == 3 else f" at zero=stage{stage}"
         yield f"kernels=deepcompile does not go with offload={offload_option(offload)}{where}: no gradient would reach the host"
+    elif offload.device is OffloadDevice.nvme:
+        yield "kernels=deepcompile does not go with offload=nvme: its own gathering reads no weights from there (csrc/compile/z3.cpp)"
+    if any(getattr(config.zero, field) for field in ZEROPP_FLAGS) or (config.zero.zero_hpz_partition_size or 1) > 1:
+        yield "kernels=deepcompile does not go with ZeRO++ (zero=stage3_zeropp): its own collectives know nothing of it"
     if config.optimizer.type is OptimizerType.Muon:
         yield "kernels=deepcompile needs optimizer=adamw: Muon's update is made in the gradient hooks that DeepCompile removes"
     if _bf16_optimizer(config):
