@@ -21,20 +21,30 @@ TESTED = ("adamw", "adam", "adagrad", "lion", "muon")
 
 
 @dataclass(frozen=True)
-class Idle:
+class Remark:
+    """What is to be said of some keys where ``when`` holds."""
+
     keys: tuple[str, ...]
     when: Callable[[Asked], bool]
-    why: Text
+    text: Text
 
 
 def idle(ds_config: Mapping[str, Any], machine: Machine) -> dict[str, Text]:
     """Key -> why it changes nothing in this run; the first reason that holds. What is false asks for nothing."""
-    asked = _asked(ds_config, machine)
+    return _said(IDLE, _asked(ds_config, machine))
+
+
+def unlike_its_name(ds_config: Mapping[str, Any], machine: Machine) -> dict[str, Text]:
+    """Key -> how it takes effect in this run, where that is not what its name and value lead one to expect."""
+    return _said(UNLIKE_ITS_NAME, _asked(ds_config, machine))
+
+
+def _said(remarks: tuple[Remark, ...], asked: Asked) -> dict[str, Text]:
     found: dict[str, Text] = {}
-    for rule in IDLE:
-        for key in rule.keys if rule.when(asked) else ():
+    for remark in remarks:
+        for key in remark.keys if remark.when(asked) else ():
             if asked.has(key) and asked.view.raw(key) is not False:
-                found.setdefault(key, rule.why)
+                found.setdefault(key, remark.text)
     return found
 
 
@@ -76,8 +86,18 @@ def second_bucket(asked: Asked) -> bool:
     return asked.stage in (1, 2) and asked.on(f"{ZERO}overlap_comm") is True
 
 
-ONE_RANK: Text = {"en": "one rank: nothing to reduce", "zh": "只有一个 rank，没有需要规约的东西"}
+ONE_RANK: Text = {"en": "one rank: nothing to reduce", "zh": "只有一个 rank，没有需要归约的东西"}
 ONE_STREAM: Text = {"en": "the CPU has one stream: nothing overlaps", "zh": "CPU 上没有多个流，谈不上重叠"}
+
+
+def clips_muons_update(asked: Asked) -> bool:
+    """Muon's orthogonal update takes the place of the gradient before the norm is taken (stage_1_and_2.py, get_flat_partition;
+    stage3.py, _apply_distributed_muon_update)."""
+    return asked.optimizer_type == "muon" and asked.stage in (1, 2, 3) and bool(asked.number("gradient_clipping"))
+
+
+def two_dtypes_of_buckets(asked: Asked) -> bool:
+    return asked.on("torch_autocast.enabled") is True and asked.stage in (1, 2, 3)
 
 
 def but_a_second_bucket(why: Text) -> Text:
@@ -88,7 +108,7 @@ NEEDS_GPU: Text = {"en": "needs a CUDA GPU", "zh": "需要 CUDA GPU"}
 ZENFLOW = ("topk_ratio", "select_strategy", "select_interval", "update_interval", "overlap_step", "full_warm_up_rounds")
 
 IDLE = (
-    Idle(
+    Remark(
         (
             *(f"{ZERO}zero_quantized_{what}" for what in ("weights", "nontrainable_weights", "gradients")),
             *(f"{ZERO}offload_optimizer.{key}" for key in ("super_offload", "cpuadam_cores_perc")),
@@ -97,8 +117,8 @@ IDLE = (
         lambda asked: asked.on_cpu,
         NEEDS_GPU,
     ),
-    Idle(tuple(f"{ZERO}zenflow.{key}" for key in ZENFLOW), lambda asked: asked.on_cpu and asked.stage == 3, NEEDS_GPU),
-    Idle(
+    Remark(tuple(f"{ZERO}zenflow.{key}" for key in ZENFLOW), lambda asked: asked.on_cpu and asked.stage == 3, NEEDS_GPU),
+    Remark(
         (f"{ZERO}zero_quantized_gradients",),
         lambda asked: (asked.situation.world_size or 1) <= (asked.count(f"{ZERO}zero_hpz_partition_size") or 1),
         {
@@ -106,7 +126,7 @@ IDLE = (
             "zh": "只在节点之间起作用，而这些 rank 应该都在同一节点",
         },
     ),
-    Idle(
+    Remark(
         (
             *(f"{ZERO}{key}" for key in ("reduce_bucket_size", "overlap_comm", "contiguous_gradients", "reduce_scatter")),
             f"{ZERO}round_robin_gradients",
@@ -119,7 +139,7 @@ IDLE = (
             "zh": "bf16、stage 1、fp32 累积时 DeepSpeed 改用 BF16_Optimizer，它不读这个键",
         },
     ),
-    Idle(
+    Remark(
         (
             *(f"{ZERO}{key}" for key in ("reduce_scatter", "use_multi_rank_bucket_allreduce", "round_robin_gradients")),
             "prescale_gradients",
@@ -128,16 +148,16 @@ IDLE = (
         nothing_to_reduce,
         ONE_RANK,
     ),
-    Idle(("communication_data_type",), nothing_rounded, ONE_RANK),
-    Idle(
+    Remark(("communication_data_type",), nothing_rounded, ONE_RANK),
+    Remark(
         (f"{ZERO}overlap_comm",),
         lambda asked: nothing_to_overlap(asked) and second_bucket(asked),
         but_a_second_bucket(ONE_RANK),
     ),
-    Idle((f"{ZERO}overlap_comm",), nothing_to_overlap, ONE_RANK),
-    Idle((f"{ZERO}overlap_comm",), lambda asked: asked.on_cpu and second_bucket(asked), but_a_second_bucket(ONE_STREAM)),
-    Idle((f"{ZERO}overlap_comm",), lambda asked: asked.on_cpu, ONE_STREAM),
-    Idle(
+    Remark((f"{ZERO}overlap_comm",), nothing_to_overlap, ONE_RANK),
+    Remark((f"{ZERO}overlap_comm",), lambda asked: asked.on_cpu and second_bucket(asked), but_a_second_bucket(ONE_STREAM)),
+    Remark((f"{ZERO}overlap_comm",), lambda asked: asked.on_cpu, ONE_STREAM),
+    Remark(
         (
             *(f"{ZERO}stage3_{key}" for key in ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance")),
             *(f"{ZERO}stage3_{key}_persistence_threshold" for key in ("param", "model")),
@@ -147,7 +167,7 @@ IDLE = (
         gathers_nothing,
         {"en": "one rank: it holds all weights and gathers nothing", "zh": "只有一个 rank，参数本来就是完整的，无需收集"},
     ),
-    Idle(
+    Remark(
         (f"{ZERO}offload_optimizer.pin_memory", f"{ZERO}offload_param.pin_memory"),
         lambda asked: asked.on_cpu,
         {
@@ -155,22 +175,22 @@ IDLE = (
             "zh": "在 CPU 上运行，没有与 GPU 的拷贝，不会锁页",
         },
     ),
-    Idle(
+    Remark(
         (f"{ZERO}stage3_gather_16bit_weights_on_model_save",),
         lambda asked: True,
         {"en": "glmexp gathers and writes the weights itself", "zh": "glmexp 自己收集并写出权重"},
     ),
-    Idle(
+    Remark(
         ("zero_allow_untested_optimizer",),
         lambda asked: asked.stage == 0 or asked.optimizer_type in TESTED,
         {"en": "only asked for an optimizer that ZeRO does not know", "zh": "只对 ZeRO 名单之外的优化器才有意义"},
     ),
-    Idle(
+    Remark(
         ("zero_force_ds_cpu_optimizer",),
         lambda asked: True,
         {"en": "DeepSpeed makes the optimizer itself here", "zh": "这里的优化器由 DeepSpeed 自己创建"},
     ),
-    Idle(
+    Remark(
         ("steps_per_print", "dump_state"),
         lambda asked: (asked.word("log_level") or "warning").lower() not in ("info", "debug"),
         {
@@ -179,7 +199,27 @@ IDLE = (
         },
     ),
 )
-"""Rules in order."""
+"""In order: the first that holds is said."""
+
+UNLIKE_ITS_NAME = (
+    Remark(
+        ("gradient_clipping",),
+        lambda asked: clips_muons_update(asked) and not asked.bf16_optimizer,
+        {
+            "en": "with Muon it clips Muon's update, not the gradient",
+            "zh": "用 Muon 时，裁剪的是 Muon 的更新量，不是梯度",
+        },
+    ),
+    Remark(
+        (f"{ZERO}reduce_bucket_size",),
+        two_dtypes_of_buckets,
+        {
+            "en": "autocast takes two buckets, for gradients reduced in fp32 and in torch_autocast.dtype; at stages 1 and 2 "
+            "both are of fp32",
+            "zh": "autocast 下有两个通信桶，分别放按 fp32 和按 torch_autocast.dtype 归约的梯度；stage 1/2 下两个都按 fp32 分配",
+        },
+    ),
+)
 
 
 def bucket_bytes(ds_config: Mapping[str, Any]) -> int:
@@ -218,8 +258,9 @@ def one_rank_note(ds_config: Mapping[str, Any], machine: Machine) -> Text | None
     if not nothing_to_overlap(asked) or asked.stage == 0:
         return None
     size = bucket_bytes(ds_config)
+    memory = "内存" if asked.on_cpu else "显存"
     english = f"one rank has nothing to shard: zero=stage{asked.stage} saves no memory without offload"
-    chinese = f"只有一个 rank，没有可分片的：不卸载的话，zero=stage{asked.stage} 不省内存"
+    chinese = f"只有一个 rank，没有可分片的内容；不开卸载时，zero=stage{asked.stage} 不省{memory}"
     if size:
         english += f", and its gradient bucket takes {mebibytes(size)} (zero.reduce_bucket_size)"
         chinese += f"，通信桶反而要占 {mebibytes(size)}（zero.reduce_bucket_size）"

@@ -4,15 +4,16 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from rich.cells import cell_len
 from rich.text import Text as Styled
 
-from glmexp.config.choices import Device
+from glmexp.config.choices import Device, Language
 from glmexp.config.compose import compose
+from glmexp.config.rules import warnings
 from glmexp.config.schema import Config
 from glmexp.dsconfig.convert import Expanded
 from glmexp.dsconfig.effect import Text, mebibytes, one_rank_note
@@ -32,6 +33,7 @@ AS_PROBED: Text = {"en": "as probed", "zh": "按探测结果"}
 ORIGIN: Text = {"en": "origin: {origin} [{place}]", "zh": "来源：{origin} [{place}]"}
 NOT_IN_EFFECT: Text = {"en": "not in effect: {why}", "zh": "不生效：{why}"}
 IN_EFFECT: Text = {"en": "in effect", "zh": "生效"}
+HOW: Text = {"en": "in effect: {how}", "zh": "生效：{how}"}
 COUNT: Text = {"en": "{keys} keys, {idle} not in effect", "zh": "共 {keys} 个键，{idle} 个不生效"}
 NOTE: Text = {"en": "note: ", "zh": "注意："}
 ELSEWHERE: Text = {
@@ -47,15 +49,22 @@ def explain(flags: Sequence[str], expanded: Expanded) -> int:
     as_json = JSON in flags
     composed = compose(expanded.overrides, config_dir("explain", [flag for flag in flags if flag != JSON]))
     composed = replace(composed, sources=expanded.relabel(composed.sources))
-    config, language = composed.config, composed.config.lang.value
+    config = composed.config
     placement = resolve(config, os.environ, launching=False)
     ds_config, cautions = examine(config, placement.machine, probed=config.launch.device is Device.auto)
     rows = rows_of(composed, placement.machine)
-    for line in cautions:
-        print(f"warning: {line}", file=sys.stderr)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
-        return 0
+    else:
+        _show(rows, config, ds_config, placement)
+    # At the foot of the table. On this verb lang has an effect, which ``warnings`` says of the others that it has not.
+    for line in [*warnings(replace(config, lang=Language.en)), *cautions]:
+        print(f"warning: {line}", file=sys.stderr)
+    return 0
+
+
+def _show(rows: Sequence[Row], config: Config, ds_config: Mapping[str, Any], placement: Placement) -> None:
+    language = config.lang.value
     console = Screen(highlight=False, soft_wrap=True)
     width = max(NARROWEST, min(console.width, WIDEST))
     console.print(head(config, placement, language), style="bold", markup=False)
@@ -66,7 +75,6 @@ def explain(flags: Sequence[str], expanded: Expanded) -> int:
     if note := one_rank_note(ds_config, placement.machine):
         console.print("\n".join(wrap(NOTE[language] + note[language], width)), markup=False)
     console.print("\n".join(wrap(ELSEWHERE[language], width)), markup=False)
-    return 0
 
 
 def head(config: Config, placement: Placement, language: str) -> str:
@@ -81,7 +89,9 @@ def block(row: Row, language: str, width: int) -> list[Styled]:
     first = Styled.assemble("\n", (row.key, "bold cyan"), f" = {plain(row.value)}")
     if row.bytes:
         first.append(f"  ({mebibytes(row.bytes)})")
-    effect = IN_EFFECT[language] if row.in_effect else NOT_IN_EFFECT[language].format(why=row.why)
+    effect = (HOW if row.how else IN_EFFECT)[language].format(how=row.how)
+    if not row.in_effect:
+        effect = NOT_IN_EFFECT[language].format(why=row.why)
     origin = ORIGIN[language].format(origin=row.origin, place=row.place)
     below = [
         *(Styled(line, "green" if row.in_effect else "yellow") for line in indented(effect, width)),

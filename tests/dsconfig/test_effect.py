@@ -4,7 +4,7 @@ import pytest
 
 from glmexp.config import compose
 from glmexp.dsconfig import Machine, build
-from glmexp.dsconfig.effect import bucket_bytes, idle, one_rank_note
+from glmexp.dsconfig.effect import bucket_bytes, idle, one_rank_note, unlike_its_name
 
 CPU, GPU, TWO_CPUS, TWO_GPUS = Machine(1, "cpu"), Machine(1, "gpu"), Machine(2, "cpu"), Machine(2, "gpu")
 OVERLAP = "zero_optimization.overlap_comm"
@@ -71,6 +71,23 @@ def test_nothing_is_said_of_keys_that_are_not_there():
 @pytest.mark.parametrize(
     ("overrides", "wanted"),
     [
+        ([], set()),
+        (["optimizer=muon"], {"gradient_clipping"}),
+        (["optimizer=muon", "train.grad_clip=null"], set()),
+        (["optimizer=muon", "zero=stage0"], set()),
+        # BF16_Optimizer clips the gradient.
+        (["optimizer=muon", "zero=stage1", "precision.grad_accum_dtype=fp32"], set()),
+        (["precision=autocast"], {"zero_optimization.reduce_bucket_size"}),
+        (["precision=autocast", "zero=stage0"], set()),
+    ],
+)
+def test_what_acts_otherwise_than_its_name_says(overrides, wanted):
+    assert set(unlike_its_name(build(compose(overrides).config, TWO_GPUS), TWO_GPUS)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("overrides", "wanted"),
+    [
         (["zero=stage0"], 0),
         (["zero=stage2"], 50_000_000 * 2),
         (["zero=stage2", "zero.reduce_bucket_size=5e8", "zero.overlap_comm=true"], 2 * 500_000_000 * 2),
@@ -99,5 +116,6 @@ def test_one_rank_is_told_that_zero_saves_nothing():
     smaller = one_rank_note(build(compose(["zero=stage2", "zero.reduce_bucket_size=5e6"]).config, GPU), GPU)
     assert smaller is not None
     assert "9.5 MiB" in smaller["zh"]
+    assert "显存" in smaller["zh"]
     for overrides, machine in ((["zero=stage2"], TWO_GPUS), (["zero=stage0"], GPU), (["zero=stage2", "offload=cpu"], GPU)):
         assert one_rank_note(build(compose(overrides).config, machine), machine) is None

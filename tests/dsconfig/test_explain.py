@@ -107,7 +107,7 @@ def test_every_emitted_key_is_a_row_with_its_value_and_origin(name, overrides, m
             "command line: +deepspeed.wall_clock_breakdown=true",
             "deepspeed.wall_clock_breakdown",
         ),
-        (["+deepspeed.gradient_clipping=1.0"], "gradient_clipping", "config.yaml", "train.grad_clip"),
+        (["+deepspeed.gradient_clipping=1.0"], "gradient_clipping", "glmexp's default", "train.grad_clip"),
         (["train.grad_clip=null"], "gradient_clipping", "command line: train.grad_clip=null", "train.grad_clip"),
         (
             ["batch.total=8", "batch.micro=2"],
@@ -168,10 +168,38 @@ def test_chinese_rows_are_chinese(name, overrides, machine):
         assert [row for row in found if row.why and not CHINESE.search(row.why)] == []
 
 
-def test_origins_are_told_in_chinese():
-    found = rows(["experiment=seed_zero2_offload", "lang=zh"])
-    assert found["train_micro_batch_size_per_gpu"].origin == "推导：batch.total / (batch.accumulation x ranks)"
-    assert rows(["zero=stage3", "lang=zh"])["zero_optimization.stage"].origin == "命令行：zero=stage3"
+@pytest.mark.parametrize(
+    ("overrides", "key", "origin"),
+    [
+        ([], "gradient_clipping", "glmexp 的默认值"),
+        (["zero=stage3"], "zero_optimization.stage", "命令行：zero=stage3"),
+        ([], "train_batch_size", "推导：batch.micro × batch.accumulation × rank 数"),
+        ([], "gradient_accumulation_steps", "推导：1（batch.accumulation=null）"),
+        (["precision=bf16"], "data_types.grad_accum_dtype", "推导：precision.dtype（命令行：precision=bf16）"),
+        ([], "bf16.check_grad_overflow", "推导：zero.stage=1 或 2（zero=stage2）"),
+        ([], "optimizer.params.fused", "推导：device=gpu，offload.device=none（offload=none）"),
+        # The user's own words stay as they are.
+        (["+deepspeed.log_level=info"], "log_level", "命令行：+deepspeed.log_level=info"),
+    ],
+)
+def test_origins_are_told_in_chinese(overrides, key, origin):
+    assert rows([*overrides, "lang=zh"])[key].origin == origin
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_key_that_deepspeed_does_not_use_is_told_why(language):
+    found = rows(["experiment=seed_zero2_offload", f"lang={language}"])
+    why = found["zero_optimization.allgather_partitions"].why
+    assert why.startswith("DeepSpeed 0.19.8 ")
+    assert {"en": "in one collective", "zh": "更新后的参数总是一次收集完"}[language] in why
+
+
+def test_a_key_that_acts_otherwise_than_its_name_says_is_told():
+    muon = rows(["optimizer=muon"])["gradient_clipping"]
+    assert muon.in_effect
+    assert "Muon's update" in muon.how
+    assert not rows([])["gradient_clipping"].how
+    assert "不是梯度" in rows(["optimizer=muon", "lang=zh"])["gradient_clipping"].how
 
 
 def test_glmexp_splits_the_sequences_itself():

@@ -48,6 +48,24 @@ def test_one_rank_gets_the_note(capsys):
     assert "nothing to shard" not in shown(capsys, "launch.ranks=2", flags=())
 
 
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_what_check_warns_of_is_told_beside_the_rows(capsys, flags):
+    assert explain(list(flags), Expanded(["optimizer=muon", "launch.ranks=2", "lang=zh"])) == 0
+    told = capsys.readouterr()
+    assert re.findall("^warning: [^:]*", told.err, re.MULTILINE) == ["warning: optimizer=muon"]
+    assert "warning" not in told.out
+    assert not flags or json.loads(told.out)
+
+
+def test_a_default_is_not_told_as_a_file_and_a_surprise_is_said_with_the_effect(capsys):
+    out = shown(capsys, "optimizer=muon", "launch.ranks=2", flags=())
+    block = out[out.index("gradient_clipping") :].splitlines()
+    assert block[1:3] == [
+        "    in effect: with Muon it clips Muon's update, not the gradient",
+        "    origin: glmexp's default [train.grad_clip]",
+    ]
+
+
 def test_rows_for_programs(capsys):
     rows = {row["key"]: row for row in json.loads(shown(capsys, "launch.ranks=1", "zero.overlap_comm=true"))}
     row = rows["zero_optimization.overlap_comm"]
