@@ -46,6 +46,8 @@ class Finding:
     severity: Severity
     message: str
     """One line: what is wrong and the next move. It does not repeat the key."""
+    meant: tuple[str, ...] = ()
+    """The keys, dotted, that an unknown or misplaced one may stand for."""
 
 
 @dataclass(frozen=True)

@@ -106,9 +106,11 @@ def _parse(text: str, name: str, reader: str) -> tuple[Any, str | None]:
         where = f"line {error.lineno}, column {error.colno}: {error.msg}"
     except ValueError:  # Python reads 4,300 digits
         raise UserError(f"{name} is not JSON that anything reads: a whole number of thousands of digits") from None
-    if reader == "deepspeed" and isinstance(config := _hjson(text), Mapping):
-        return config, f"{name} is not strict JSON ({where}); DeepSpeed reads it, the HF Trainer and most tools do not"
-    raise UserError(f"{name} is not JSON: {where}")
+    if not isinstance(config := _hjson(text), Mapping):
+        raise UserError(f"{name} is not JSON: {where}")
+    if reader == "hf":
+        raise UserError(f"{name} is not JSON: {where} (a trailing comma or a comment? the Trainer reads strict JSON only)")
+    return config, f"{name} is not strict JSON ({where}); DeepSpeed reads it, the HF Trainer and most tools do not"
 
 
 def _hjson(text: str) -> Any:

@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from glmexp.dsconfig import rules, structure
-from glmexp.dsconfig.findings import Finding, Severity, Situation, View
+from glmexp.dsconfig.findings import Finding, Kind, Severity, Situation, View
 from glmexp.dsconfig.table import DESCRIBES
 
 
@@ -17,7 +17,11 @@ def lint(config: Mapping[str, Any], situation: Situation) -> list[Finding]:
     """
     found = list(structure.findings(config, situation))
     broken = {finding.key for finding in found if finding.severity is Severity.error}
-    found += [finding for finding in rules.findings(View(config), situation) if finding.key not in broken]
+    unread = {key for finding in found for key in finding.meant}
+    ruled = [finding for finding in rules.findings(View(config), situation, unread) if finding.key not in broken]
+    refused = {finding.key for finding in ruled if finding.kind is Kind.contradiction and finding.severity is Severity.error}
+    # An old name that is refused need not be told to still work.
+    found = [finding for finding in found if finding.kind is not Kind.removed or finding.key not in refused] + ruled
     order = {key: position for position, key in enumerate(_keys(config))}
     return sorted(dict.fromkeys(found), key=lambda finding: _position(finding.key, order))
 

@@ -27,7 +27,8 @@ def findings(config: Mapping[str, Any], situation: Situation) -> Iterator[Findin
     yield from _section(TOP, config, "", situation)
 
 
-def _section(section: Section, values: Mapping[str, Any], prefix: str, situation: Situation) -> Iterator[Finding]:
+def _section(section: Section, values: Mapping[str, Any], prefix: str, situation: Situation, of: str = "") -> Iterator[Finding]:
+    """``of`` is the type that decides on the section's keys: of an optimizer or a scheduler."""
     known = _named(section)
     for name, value in values.items():
         key = f"{prefix}{name}"
@@ -35,11 +36,13 @@ def _section(section: Section, values: Mapping[str, Any], prefix: str, situation
             yield from _removed(key, value, section.removed[name], values, situation)
         elif name in known:
             node = known[name]
-            if isinstance(node, Variants):
-                node = node.of(values.get(node.by))
-            yield from _known(key, node, value, section, situation)
+            if not isinstance(node, Variants):
+                yield from _known(key, node, value, section, situation)
+                continue
+            word = values.get(node.by)
+            yield from _known(key, node.of(word), value, section, situation, shown(word)[1:-1] if word else "")
         elif not section.open:
-            yield _unknown(str(name), section, prefix)
+            yield _unknown(str(name), section, prefix, of)
         elif isinstance(value, str) and value == AUTO:
             yield _auto(key, PASSED_ON, section.checked, situation)
 
@@ -50,7 +53,7 @@ def _named(section: Section) -> dict[str, Node]:
     return {**section.keys, **aliases}
 
 
-def _known(key: str, node: Key | Section, value: Any, within: Section, situation: Situation) -> Iterator[Finding]:
+def _known(key: str, node: Key | Section, value: Any, within: Section, situation: Situation, of: str = "") -> Iterator[Finding]:
     if situation.reader == "hf" and key in OVERWRITTEN:
         return  # a rule about the Trainer tells it, whatever the value
     words = (*node.words, *node.choices) if isinstance(node, Key) else ()
@@ -62,7 +65,7 @@ def _known(key: str, node: Key | Section, value: Any, within: Section, situation
     elif isinstance(node, Key):
         yield from _value(key, node, value, within)
     elif isinstance(value, Mapping):
-        yield from _section(node, value, f"{key}.", situation)
+        yield from _section(node, value, f"{key}.", situation, of)
     elif value is not None or not node.null:
         yield Finding(key, Kind.value, Severity.error, f"must be an object with keys of its own, got {shown(value)}")
 
@@ -115,8 +118,11 @@ def _gone(key: str, entry: Removed, severity: Severity) -> Finding:
     return Finding(key, Kind.removed, severity, f"{when}; {entry.why}")
 
 
-def _unknown(name: str, section: Section, prefix: str) -> Finding:
-    """A key that its section does not have: it belongs elsewhere, or is a misspelling or another program's word."""
+def _unknown(name: str, section: Section, prefix: str, of: str) -> Finding:
+    """A key that its section does not have: it belongs elsewhere, or is a misspelling or another program's word.
+
+    ``of`` is the type whose parameters the section holds, if it holds any.
+    """
     key, here = f"{prefix}{name}", prefix.removesuffix(".")
     if not here and REMARK.fullmatch(name):
         return Finding(key, Kind.unknown, Severity.info, "a remark, as it seems: DeepSpeed ignores it")
@@ -124,22 +130,23 @@ def _unknown(name: str, section: Section, prefix: str) -> Finding:
     if homes := [] if meant else _homes(name, here):
         fate = "DeepSpeed refuses it here" if section.checked else "DeepSpeed does not read it here"
         message = f"{fate}; it belongs to {_listed(name, homes)}: move it, or leave it out"
-        return Finding(key, Kind.misplaced, Severity.error, message)
-    if here.endswith(".params"):
-        fate = f"{here.partition('.')[0]}.type has no such parameter"
+        return Finding(key, Kind.misplaced, Severity.error, message, _dotted(name, homes))
+    if of:
+        fate = f"{of} has no parameter {shown(name)[1:-1]}"
     else:
         fate = "no such key, " + ("DeepSpeed refuses it" if section.checked else "DeepSpeed ignores it")
-    return Finding(key, Kind.unknown, Severity.error, f"{fate}; {_hint(name, section, here)}")
-
-
-def _hint(name: str, section: Section, here: str) -> str:
     close = _meant(name.lower().replace("-", "_"), section, here)
     if close is None:
-        return "leave it out"
-    if close in _named(section):
-        return f"did you mean {here}.{close}?" if here else f"did you mean {close}?"
-    homes = _homes(close, here)
-    return f"did you mean {_listed(close, homes)}?" if homes else "leave it out"
+        return Finding(key, Kind.unknown, Severity.error, f"{fate}; leave it out")
+    own = close in _named(section)
+    homes = [here] if own else _homes(close, here)
+    likely = (close if of or not here else f"{here}.{close}") if own else _listed(close, homes)
+    hint = f"did you mean {likely}?" if homes else "leave it out"
+    return Finding(key, Kind.unknown, Severity.error, f"{fate}; {hint}", _dotted(close, homes))
+
+
+def _dotted(name: str, homes: list[str]) -> tuple[str, ...]:
+    return tuple(f"{home}.{name}" if home else name for home in homes)
 
 
 def _meant(name: str, section: Section, here: str) -> str | None:

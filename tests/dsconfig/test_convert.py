@@ -134,7 +134,16 @@ def test_what_cannot_be_said_is_refused_in_words(config, words):
     [
         ({"gradient_clipping": None}, "clips at 1.0 since 0.19.3"),
         ({"scheduler": {"type": "OneCycle"}}, "scheduler.type=OneCycle has no counterpart"),
-        ({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "log"}}}, "warm-up is linear, not logarithmic"),
+        ({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "log"}}}, "DeepSpeed's WarmupLR does so logarithmically"),
+        ({"scheduler": {"type": "WarmupLR", "params": {}}}, "does so logarithmically by default"),
+        (
+            {"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 3e-5}}},
+            "optimizer.lr=3e-05 is the scheduler's warmup_max_lr",
+        ),
+        (
+            {"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}},
+            "scheduler.params.total_num_steps (train.max_steps or train.epochs)",
+        ),
         ({"activation_checkpointing": {"partition_activations": True}}, "use activation=checkpoint"),
         ({"bf16": {"enabled": True, "check_grad_overflow": False}}, "always skips a step whose gradients overflow"),
         ({"optimizer": {"type": "AdamW", "params": {"bias_correction": False}}}, "torch's AdamW has no such parameter"),
@@ -142,7 +151,11 @@ def test_what_cannot_be_said_is_refused_in_words(config, words):
         ({"zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": "auto"}}, "0.9 hidden_size squared"),
         (
             {"bf16": None, "fp16": {"enabled": "auto", "loss_scale_window": 100}},
-            "add scaler=dynamic scaler.loss_scale_window=100",
+            "the composed precision is used (bf16 as shipped); add precision=fp16 scaler=dynamic scaler.loss_scale_window=100",
+        ),
+        (
+            {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto", "loss_scale_window": 100}},
+            "with precision=fp16 add scaler=dynamic scaler.loss_scale_window=100",
         ),
     ],
 )
@@ -212,3 +225,17 @@ def test_a_sub_group_of_each_parameter():
     found = convert({**BASE, "zero_optimization": {"stage": 3, "sub_group_size": 0}})
     built = build(compose(found.overrides).config, Machine(1, "cpu"))
     assert built["zero_optimization"]["sub_group_size"] == 0
+
+
+@pytest.mark.parametrize("rise", ["linear", "log"])
+def test_the_warm_up_is_noted_where_it_differs(rise):
+    notes = convert({**BASE, "scheduler": {"type": "WarmupLR", "params": {"warmup_type": rise}}}).notes
+    assert any("warms up linearly" in line for line in notes) is (rise == "log")
+
+
+def test_an_lr_of_auto_is_not_open_where_the_schedule_has_a_peak():
+    schedule = {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 3e-5, "total_num_steps": 100}}
+    adamw = {"type": "AdamW", "params": {"lr": "auto", "eps": "auto"}}
+    found = convert({**BASE, "optimizer": adamw, "scheduler": schedule})
+    assert "optimizer.lr=3e-05" in found.overrides
+    assert found.auto == {"optimizer.params.eps"}

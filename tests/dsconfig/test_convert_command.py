@@ -50,12 +50,26 @@ def test_errors_of_the_file_end_with_2_and_all_findings(glmexp, tmp_path):
     assert ran.code == 2
     assert ran.out == ""
     assert all(f"gradient_cliping{number}" in ran.err for number in range(9))
+    assert "python -m glmexp lint ds.json lists everything; lint.allow=[KEY] lets an unknown key through" in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_the_linter_is_recommended_for_the_reader_of_the_file(glmexp, tmp_path):
+    trainers = {"train_micro_batch_size_per_gpu": "auto", "fp16": {"enabled": "auto", "hysteresis": 0}}
+    (tmp_path / "my ds.json").write_text(json.dumps({**trainers, "zero_optimization": {"stage": 1}}))
+    glmexp("convert", "my ds.json").refused("python -m glmexp lint 'my ds.json' --for hf lists everything")
 
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [(["absent.json"], "not there"), (["a.json", "b.json"], "one file"), (["--json", "a.json"], "--json"), (["."], "folder")],
+    [
+        (["absent.json"], "not there"),
+        (["a.json", "b.json"], "one file"),
+        (["--json", "a.json"], "--json"),
+        (["."], "folder"),
+        (["a.json", "lint.allow=x"], "must be a list"),
+        (["a.json", "--for", "hf"], "no --for is needed"),
+    ],
 )
 def test_wrong_arguments_are_refused(glmexp, arguments, word):
     glmexp("convert", *arguments).refused(word)
@@ -71,7 +85,9 @@ def test_a_new_key_can_be_let_through(glmexp, tmp_path):
 
 
 def test_help_and_an_official_file(glmexp):
-    assert "usage: python -m glmexp convert FILE" in glmexp("convert", "--help").out
+    told = glmexp("convert", "--help").out
+    assert "usage: python -m glmexp convert FILE" in told
+    assert "python -m glmexp check deepspeed_json=FILE" in told
     ran = glmexp("convert", str(OFFICIAL / "chatglm3_ds_zero_3.json"))
     assert ran.code == 0, ran.err
     assert "zero.stage3_gather_16bit_weights_on_model_save=true" in ran.out

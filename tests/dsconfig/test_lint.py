@@ -50,6 +50,47 @@ def test_one_error_on_a_key_that_is_wrong_by_itself(value):
     ]
 
 
+@pytest.mark.parametrize(
+    ("zero", "key"),
+    [
+        ({"zero_optimisation": {"stage": 2}}, "zero_optimisation"),
+        ({"stage": 2, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, "stage"),
+        ({"zero_optimization": {"stge": 3, "offload_param": {"device": "cpu"}}}, "zero_optimization.stge"),
+    ],
+)
+def test_nothing_is_said_of_a_stage_0_that_nobody_asked_for(zero, key):
+    config = {"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": True}}
+    assert keys({**config, **zero}) == [key]
+    assert keys({**config, "gradient_clip": 1}) == ["fp16.enabled", "gradient_clip"]
+
+
+def test_an_old_name_beside_the_new_one_is_one_error():
+    config = {**GOOD, "zero_optimization": {"stage": 2, "cpu_offload": True, "offload_optimizer": {"device": "cpu"}}}
+    (finding,) = lint(config, Situation())
+    assert (finding.key, finding.kind.value) == ("zero_optimization.cpu_offload", "contradiction")
+
+
+@pytest.mark.parametrize(
+    ("total", "micro", "accumulation", "ranks", "says"),
+    [
+        (
+            32, 4, 8, 4,
+            "32 is not micro batch 4 x accumulation 8 x 4 ranks = 128; "
+            "set gradient_accumulation_steps 2, or train_batch_size 128",
+        ),
+        (32, 4, 8, 3, "32 is not micro batch 4 x accumulation 8 x 3 ranks = 96; set train_batch_size 96"),
+        (32, 3, None, None, "32 is no multiple of micro batch 3; use 30 or 33"),
+        (5, 4, None, 2, "5 is no multiple of 8 (micro batch 4 x 2 ranks); use 8"),
+    ],
+)  # fmt: skip
+def test_a_batch_that_does_not_multiply_out(total, micro, accumulation, ranks, says):
+    batch = {"train_batch_size": total, "train_micro_batch_size_per_gpu": micro}
+    if accumulation:
+        batch["gradient_accumulation_steps"] = accumulation
+    rest = {key: value for key, value in GOOD.items() if key not in ("gradient_accumulation_steps", *batch)}
+    assert [finding.message for finding in lint({**batch, **rest}, Situation(world_size=ranks))] == [says]
+
+
 def test_the_version_comes_from_the_installed_package_without_importing_it():
     described, installed = known_version()
     assert installed == described

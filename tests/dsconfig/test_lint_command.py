@@ -113,6 +113,42 @@ def test_in_the_order_of_the_file(capsys, file):
     assert keys == ["zero_optimization.stge", "zero_optimization.stage", "bf16.enabled", "gradient_clip", "fp32_allreduce"]
 
 
+def test_for_people_errors_come_first(capsys, file):
+    config = {**GOOD, "zero_optimization": {"stage": 2, "allgather_partitions": True}, "gradient_clip": 1, "bf17": {}}
+    main([file(config)])
+    lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[:-1]]
+    assert lines == [["error", "gradient_clip"], ["error", "bf17"], ["info", "zero_optimization.allgather_partitions"]]
+
+
+def test_a_file_of_the_trainers_is_recognised(capsys, file):
+    path = file({**GOOD, "gradient_clipping": "auto", "gradient_accumulation_steps": "auto"})
+    hint = '2 values are "auto": if the HF Trainer or accelerate reads this file, lint it with --for hf'
+    assert main([path]) == 2
+    assert capsys.readouterr().out.splitlines()[-2:] == ["2 errors", hint]
+    for arguments in (["--for", "hf"], ["--json"]):
+        main([path, *arguments])
+        assert "--for hf" not in capsys.readouterr().out
+
+
+def test_a_new_key_can_be_let_through(capsys, file):
+    path = file({**GOOD, "brand_new": True, "stage": 2})
+    assert main([path, "lint.allow=[brand_new,stage]"]) == 2
+    misplaced, allowed = capsys.readouterr().out.splitlines()[:2]
+    assert misplaced.startswith("error    stage  ")
+    assert allowed == "info     brand_new  let through by lint.allow; glmexp does not know what it does [unknown]"
+    assert main([file({**GOOD, "brand_new": True}), "lint.allow=['brand_new']"]) == 0
+
+
+def test_the_trainer_reads_strict_json(file):
+    path = file('{"train_batch_size": 1,}')
+    assert read(path).note
+    with pytest.raises(UserError, match="a trailing comma or a comment"):
+        read(path, "hf")
+    with pytest.raises(UserError) as error:
+        read(file("{"), "hf")
+    assert "comma" not in str(error.value)
+
+
 def test_what_a_file_says_cannot_move_the_cursor_or_break_a_line(file):
     path = file(
         '{"\\u001b[2J\\n\\ud800": 1, "train_batch_size": "\\ud800\\u0007", "\u6279\u91cf": 1, "bf16": {"enabled": true}}'
@@ -244,6 +280,8 @@ def test_numbers_are_those_that_deepspeed_reads(file):
         (["a", "b"], "one file"),
         (["--json"], "one file, got none"),
         (["-x", "a"], "no such option"),
+        (["--hf", "a"], "did you mean --for hf?"),
+        (["a", "lint.allow=x"], "lint.allow: must be a list"),
     ],
 )
 def test_wrong_arguments_are_the_users_error(arguments, says):

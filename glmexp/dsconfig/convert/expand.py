@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.config.errors import UserError
+from glmexp.dsconfig.allow import allowed
 from glmexp.dsconfig.convert.file import load
 from glmexp.dsconfig.convert.known import known
 from glmexp.dsconfig.convert.overrides import Converted, convert
@@ -54,21 +55,15 @@ def expand(overrides: Sequence[str], config_dir: str | None = None) -> Expanded:
         return Expanded(own, notes)
     if len(files) > 1:
         raise UserError(f"{' and '.join(files)}: one file at a time\ntake the keys of the others as overrides of their own")
-    path = _path(files[0])
+    path, allow = _path(files[0]), allowed(own)
     try:
-        linted = load(path, allowed(own))
+        linted = load(path, allow)
         found = _convert(linted.config, own, config_dir)
     except UserError as error:
         raise UserError(f"{NAME}={error}" if str(error).startswith(path) else f"{NAME}={path}: {error}") from None
     kept, left_out = _beside(found.overrides, own)
     notes += [*linted.notes, *found.notes, *left_out]
     return Expanded([*kept, *own], notes, dict.fromkeys(kept, f"{NAME}={path}"))
-
-
-def allowed(overrides: Sequence[str]) -> list[str]:
-    """The keys of ``lint.allow=[...]``."""
-    lists = [text.partition("=")[2] for text in overrides if _key(text) == "lint.allow"]
-    return [name.strip(" '\"") for name in lists[-1].strip("[] ").split(",")] if lists else []
 
 
 def _key(text: str) -> str:

@@ -1,5 +1,6 @@
 """A DeepSpeed JSON file, linted and ready to be converted."""
 
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from glmexp.config.errors import UserError
 from glmexp.config.files import leaves
 from glmexp.config.secrets import refuse_secrets
+from glmexp.dsconfig.allow import let_through
 from glmexp.dsconfig.convert.reader import AUTO
 from glmexp.dsconfig.convert.retired import modernise
 from glmexp.dsconfig.findings import Finding, Kind, Severity, Situation, View, printable
@@ -42,19 +44,20 @@ def load(path: str, allow: Collection[str] = ()) -> Linted:
     config, notes = modernise(file.config)
     view = View(config)
     trainer = any(view.raw(key) == AUTO for key in FILLED)
-    found = lint(config, Situation(reader="hf" if trainer else "deepspeed"))
-    allowed = {finding.key for finding in found if finding.kind is Kind.unknown and finding.key in allow}
-    errors = [finding for finding in found if finding.severity is Severity.error and finding.key not in allowed]
+    found = let_through(lint(config, Situation(reader="hf" if trainer else "deepspeed")), allow)
+    errors = [finding for finding in found if finding.severity is Severity.error]
     if not any(view.has(key) for key in BATCH):
         errors = [finding for finding in errors if finding.key not in BATCH]  # glmexp has a batch of its own
     if errors:
-        raise UserError("\n".join([f"{path} has errors:", *(_line(finding) for finding in errors)]))
+        command = f"python -m glmexp lint {shlex.quote(path)}{' --for hf' if trainer else ''} lists everything"
+        new = any(finding.kind is Kind.unknown for finding in errors)
+        way_out = f"{command}; lint.allow=[KEY] lets an unknown key through" if new else command
+        raise UserError("\n".join([f"{path} has errors:", *(_line(finding) for finding in errors), way_out]))
     if file.note:
         notes.insert(0, file.note)
     # Read once more for glmexp, which is not the Trainer; "auto" and what the file lacks are told by the conversion.
-    told = [finding for finding in lint(config, Situation()) if finding.severity is not Severity.error]
-    findings = [f"{key}: let through by lint.allow; glmexp does not know what it does" for key in sorted(allowed)]
-    findings += [_line(finding) for finding in told if finding.kind is not Kind.auto and view.has(finding.key)]
+    told = [one for one in let_through(lint(config, Situation()), allow) if one.severity is not Severity.error]
+    findings = [_line(finding) for finding in told if finding.kind is not Kind.auto and view.has(finding.key)]
     return Linted(config, notes, findings)
 
 

@@ -57,8 +57,10 @@ def _parameter(reader: Reader, kind: str, name: str, field: str, type_: type | N
 def _note_differences(reader: Reader, kind: str) -> None:
     """glmexp steps its own schedule: says where it is another one."""
     differs = []
-    if reader.take("scheduler.params.warmup_type", str) != "linear":
-        differs.append("its warm-up is linear, not logarithmic")
+    rise = reader.take("scheduler.params.warmup_type", str)
+    if rise != "linear":
+        default_ = "" if rise else " by default"
+        differs.append(f"it warms up linearly, where DeepSpeed's {kind} does so logarithmically{default_}")
     start = reader.take("scheduler.params.warmup_min_lr", float) or reader.take("scheduler.params.warmup_min_ratio", float)
     if start:
         differs.append(f"its warm-up does not start from {start:g}")
@@ -76,7 +78,10 @@ def optimizer(reader: Reader, peak: float | None, offloaded: bool) -> list[str]:
     if kind is None:
         reader.drop("optimizer")
         reader.notes.append("no optimizer: the file leaves it to a script; optimizer=... is as composed")
-        return [] if peak is None else [override("optimizer.lr", peak)]
+        if peak is None:
+            return []
+        _note_peak(reader, peak)
+        return [override("optimizer.lr", peak)]
     w_mode = reader.take(f"{PARAMS}.adam_w_mode", bool)
     name = kind.lower()
     if name not in ("adamw", "adam", "muon") or (w_mode is False and name != "adamw"):
@@ -146,6 +151,14 @@ def _peak(reader: Reader, wanted: Wanted, peak: float) -> None:
             f"scheduler.params.warmup_max_lr={peak:g} is what DeepSpeed trains at, not {PARAMS}.lr={written:g}; "
             f"optimizer.lr={written:g} trains at the latter"
         )
+    elif written is None:
+        _note_peak(reader, peak)
     wanted.said["lr"] = peak
     wanted.said.pop("adam_lr", None)
     wanted.left_out["adam_lr"] = None
+
+
+def _note_peak(reader: Reader, peak: float) -> None:
+    """The peak goes before an lr of "auto", too, which is then not open any more."""
+    reader.auto = [key for key in reader.auto if key != f"{PARAMS}.lr"]
+    reader.notes.append(f"optimizer.lr={peak:g} is the scheduler's warmup_max_lr, which replaces {PARAMS}.lr in DeepSpeed")

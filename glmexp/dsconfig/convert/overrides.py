@@ -14,6 +14,13 @@ from glmexp.dsconfig.convert.zero import HIDDEN_SIZE_RULES, OPTIMIZER, ZERO, off
 from glmexp.dsconfig.passthrough import place
 from glmexp.dsconfig.raw import OWNED, unheeded
 
+SCHEDULE = {
+    "scheduler.params.total_num_steps": "train.max_steps or train.epochs",
+    "scheduler.params.warmup_num_steps": "scheduler.warmup_steps",
+    "scheduler.params.warmup_max_lr": "optimizer.lr",
+}
+"""Parameters of a schedule -> what stands for them in glmexp, which gives DeepSpeed none."""
+
 
 @dataclass(frozen=True)
 class Known:
@@ -91,7 +98,7 @@ def _about_auto(keys: list[str], stage: int, hidden_size: int | None) -> list[st
     """What became of each "auto"."""
     left, computed = [], []
     for key in keys:
-        field, rule = place(key), HIDDEN_SIZE_RULES.get(key.removeprefix(f"{ZERO}."))
+        field, rule = SCHEDULE.get(key) or place(key), HIDDEN_SIZE_RULES.get(key.removeprefix(f"{ZERO}."))
         if rule is None:
             left.append(key if field == key else f"{key} ({field})")
         elif stage in rule.stages:

@@ -33,6 +33,10 @@ def precision(reader: Reader, composed: str | None) -> tuple[list[str], str | No
     in_effect = dtype or composed
     if in_effect == "fp16" and may_be_fp16:
         overrides += scaler
+    elif may_be_fp16 and dtype is None and "bf16.enabled" not in reader.auto:
+        added = " ".join(["precision=fp16", *(scaler if composed is None else [])])
+        whose = f"{composed} here" if composed else "bf16 as shipped"
+        reader.notes.append(f'fp16.enabled is "auto": the composed precision is used ({whose}); add {added} for fp16')
     elif in_effect is None and may_be_fp16 and (len(scaler) > 1 or reader.has("fp16")):
         reader.notes.append(f"fp16.enabled is auto: with precision=fp16 add {' '.join(scaler)}")
     for section in ("bf16", "fp16"):

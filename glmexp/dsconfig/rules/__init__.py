@@ -5,7 +5,7 @@ what the key itself may hold is the key table's matter. A value that asks for no
 anywhere; one that asks for something that will not happen is an error, its default written out included.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from glmexp.dsconfig.findings import Finding, Situation, View
 from glmexp.dsconfig.rules import (
@@ -48,8 +48,11 @@ SUBJECTS = (
 )
 
 
-def findings(view: View, situation: Situation) -> Iterator[Finding]:
-    """Every broken rule, in the order of the subjects; never raises, whatever the config holds."""
-    asked = Asked(view, situation)
+def findings(view: View, situation: Situation, unread: Collection[str] = ()) -> Iterator[Finding]:
+    """Every broken rule, in the order of the subjects; never raises, whatever the config holds.
+
+    ``unread`` are keys that stand in the config under a wrong name or in a wrong place, as it seems.
+    """
+    asked = Asked(view, situation, unread)
     for subject in SUBJECTS:
         yield from subject.findings(asked)

@@ -1,6 +1,6 @@
 """What a DeepSpeed config asks for, as far as its values can be told."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
 from glmexp.dsconfig.findings import Finding, Kind, Severity, Situation, View
@@ -76,11 +76,13 @@ def asks(value: Any, depth: int = 0) -> bool:
 class Asked:
     """A config with DeepSpeed's defaults in mind. Everywhere None means "cannot be told": a rule that needs it is silent."""
 
-    def __init__(self, view: View, situation: Situation) -> None:
+    def __init__(self, view: View, situation: Situation, unread: Collection[str] = ()) -> None:
         self.view = view
         self.situation = situation
         self.bf16_section = "bf16" if view.raw("bf16") is not None else "bfloat16"
-        self.stage = self._stage()
+        misspelt = not self.has("zero_optimization.stage") and {"zero_optimization", "zero_optimization.stage"} & set(unread)
+        # DeepSpeed then takes stage 0, which nobody asked for: what rules say of it would lead astray.
+        self.stage = None if misspelt else self._stage()
         self.dtype = self._dtype()
         self.optimizer_device = self._offloads_to("optimizer")
         self.param_device = self._offloads_to("param")

@@ -1,5 +1,6 @@
 """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x ranks (runtime/config.py)."""
 
+import math
 from collections.abc import Iterator
 
 from glmexp.dsconfig.findings import Finding, Kind
@@ -21,20 +22,22 @@ def findings(asked: Asked) -> Iterator[Finding]:
     unknown = any(present[key] and asked.count(key) is None for key in present)
     if total is None or unknown:
         return
-    factors = {
-        "a micro batch of": micro,
-        "an accumulation of": accumulation,
-        "ranks:": ranks,
-    }
-    known = {name: factor for name, factor in factors.items() if factor is not None}
-    product = 1
-    for factor in known.values():
-        product *= factor
-    words = ", ".join(f"{name} {factor}" for name, factor in known.items()).replace("ranks: ", "ranks ")
-    if len(known) == len(factors) and total != product:
-        yield error(TOTAL, Kind.contradiction, f"{total} is not the product of {words}; that is {product}")
+    known = [factor for factor in (micro, accumulation, ranks) if factor is not None]
+    product = math.prod(known)
+    words = " x ".join(
+        [
+            *([f"micro batch {micro}"] if micro else []),
+            *([f"accumulation {accumulation}"] if accumulation else []),
+            *([f"{ranks} rank{'s' if ranks > 1 else ''}"] if ranks else []),
+        ]
+    )
+    if micro and accumulation and ranks and total != product:
+        fitting = f"{ACCUMULATION} {total // (micro * ranks)}, or " if total % (micro * ranks) == 0 else ""
+        message = f"{total} is not {words} = {product}; set {fitting}{TOTAL} {product}"
+        yield error(TOTAL, Kind.contradiction, message)
     elif total % product:
-        yield error(TOTAL, Kind.contradiction, f"{total} is no multiple of {product} ({words}); use {_next(total, product)}")
+        whole = f"{product} ({words})" if len(known) > 1 else words
+        yield error(TOTAL, Kind.contradiction, f"{total} is no multiple of {whole}; use {_nearest_multiples(total, product)}")
 
 
 def replicas(asked: Asked) -> int | None:
@@ -54,5 +57,6 @@ def accumulation_of(asked: Asked) -> int | None:
     return total // micro // ranks if total and micro and ranks else None
 
 
-def _next(total: int, product: int) -> int:
-    return -(-total // product) * product
+def _nearest_multiples(total: int, product: int) -> str:
+    below = total // product * product
+    return f"{below} or {below + product}" if below else str(product)

@@ -26,7 +26,10 @@ def findings(asked: Asked) -> Iterator[Finding]:
 
 def _nvme(asked: Asked) -> Iterator[Finding]:
     if asked.optimizer_device == "nvme" and asked.stage in (1, 2):
-        message = f'"nvme" is host memory at stage {asked.stage}, in silence; use stage 3, or "cpu"'
+        message = (
+            f"at stage {asked.stage} DeepSpeed silently uses host memory instead of NVMe; "
+            'write "cpu", or use stage 3 with nvme_path'
+        )
         yield error(f"{OPTIMIZER}.device", Kind.no_effect, message)
     if asked.stage != 3:
         return

@@ -40,5 +40,5 @@ def findings(asked: Asked) -> Iterator[Finding]:
         if asked.trainer:
             yield error("activation_checkpointing", Kind.no_effect, message)
         else:
-            message = "is read by models that call deepspeed.checkpointing alone, and never by Hugging Face's"
+            message = "only models that call deepspeed.checkpointing use it; Hugging Face models do not"
             yield info("activation_checkpointing", Kind.no_effect, message)
