@@ -9,8 +9,11 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.metadata import version
 from io import TextIOWrapper
+from pathlib import Path
 
+from glmexp import __version__
 from glmexp.config.choices import Task
 from glmexp.config.errors import USER_ERROR, UserError, nearest
 from glmexp.trial.launcher import Outer, detect, refusal_of_multirun, without_local_rank
@@ -93,7 +96,16 @@ def raised_in(error: Exception) -> str:
     return "" if place is None else str(place.tb_frame.f_globals.get("__name__", "")).split(".")[0]
 
 
+def versions() -> str:
+    """``glmexp 0.1.0, DeepSpeed 0.19.8, torch 2.13.0, Hydra 1.3.8``, as installed."""
+    names = {"deepspeed": "DeepSpeed", "torch": "torch", "transformers": "transformers", "hydra-core": "Hydra"}
+    return ", ".join([f"glmexp {__version__}", *(f"{shown} {version(name)}" for name, shown in names.items())])
+
+
 def run(arguments: Sequence[str], outer: Outer | None) -> int:
+    if "--version" in arguments:
+        print(versions())
+        return 0
     if arguments and arguments[0] in STANDALONE:
         stand_alone: Callable[[Sequence[str]], int] = import_module(STANDALONE[arguments[0]]).main
         return stand_alone(arguments[1:])
@@ -146,8 +158,11 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
             if verb is not None or word not in VERBS:
                 close = nearest(word, VERBS)
                 hint = f"; did you mean {close}?" if close and verb is None else ""
+                hint = "; --help is the flag" if word == "help" else hint
                 raise UserError(f"{word}: no such verb{hint}\nverbs: {', '.join(VERBS)}; an override is written key=value")
             verb = word
+        elif "=" not in word and Path(word).is_file():
+            raise UserError(f"{word} is a file: deepspeed_json={word} starts from it, and `lint {word}` checks it")
         else:
             overrides.append(word)
     _refuse_unknown_flags(verb, flags)
@@ -159,12 +174,16 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
 
 
 def _refuse_unknown_flags(verb: str | None, flags: Sequence[str]) -> None:
+    from glmexp.config.wording import known_keys
+
     known = (*FLAGS, "--json") if verb in COMPOSING else FLAGS
     given = (flag for before, flag in zip(["", *flags], flags, strict=False) if before not in FLAGS_WITH_VALUE)
     for name in (flag.partition("=")[0] for flag in given if flag.startswith("-")):
         if name not in known:
             close = nearest(name, known)
             hint = f"; did you mean {close}?" if close else ""
+            if name.strip("-").split(".")[0] in known_keys():
+                hint = f"; a field or group is set without dashes: {name.strip('-')}=..."
             raise UserError(
                 f"{name}: no such option{hint}\npython -m glmexp --help lists the fields; a field is set as key=value"
             )

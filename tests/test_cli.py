@@ -48,6 +48,10 @@ def test_check_writes_both_files_and_loads_nothing(glmexp):
         (["model=tiny", "precision=fp16", "launch.device=cpu"], ["precision=fp16", "bf16", "fp32"]),
         (["launch.device=cpu", "launch.nodes=2"], ["launch.nodes=2", "torchrun"]),
         (["preview", "data.path=absent.jsonl"], ["absent.jsonl"]),
+        (["help"], ["--help"]),
+        (["--zero", "stage2"], ["--zero", "zero=..."]),
+        (["check", "deepspeed_jsn=x.json"], ["deepspeed_json"]),
+        (["check", "offload=nvme"], ["offload=nvme needs zero=stage3", "host memory"]),
     ],
 )
 def test_a_users_mistake_ends_with_2(glmexp, arguments, words):
@@ -65,6 +69,17 @@ def test_a_quantised_model_is_refused_at_check(glmexp, tmp_path, overrides):
     (tmp_path / "int4").mkdir()
     (tmp_path / "int4" / "config.json").write_text('{"model_type": "chatglm", "quantization_bit": 4}')
     glmexp("check", "model=auto", "model.path=int4", *overrides).refused("quantization_bit=4", "unquantised", "ZeRO")
+
+
+def test_a_file_where_an_override_is_due_is_told_what_it_can_be(glmexp, tmp_path):
+    (tmp_path / "ds_config.json").write_text("{}")
+    glmexp("check", "ds_config.json").refused("deepspeed_json=ds_config.json", "lint ds_config.json")
+
+
+def test_the_version_is_glmexps(glmexp):
+    ran = glmexp("--version")
+    assert ran.code == 0
+    assert re.fullmatch(r"glmexp \S+, DeepSpeed \S+, torch \S+, transformers \S+, Hydra \S+\n", ran.out)
 
 
 def test_an_absent_file_is_named_by_its_absolute_path(glmexp, tmp_path):

@@ -20,7 +20,7 @@ class Batch:
         shared = f" / {sequence_parallel_size} that share a sample" if sequence_parallel_size > 1 else ""
         return (
             f"batch: micro {self.micro} x accumulation {self.accumulation} x ranks {world_size}{shared} "
-            f"= {self.total} samples a step"
+            f"= {self.total} sample{'s' if self.total > 1 else ''} a step"
         )
 
 
@@ -65,7 +65,7 @@ def solve(batch: BatchConfig, world_size: int, sequence_parallel_size: int = 1) 
             raise UserError(
                 f"batch.total={total} is not batch.micro={micro} x batch.accumulation={accumulation} x {named} "
                 f"= {micro * accumulation * ranks}\n"
-                f"set batch.total={micro * accumulation * ranks}, or leave batch.accumulation=null to have it derived"
+                f"set batch.total={micro * accumulation * ranks}, or {_another(total, micro, ranks)}"
             )
         return Batch(micro, accumulation, total)
     if total % (micro * ranks):
@@ -75,6 +75,13 @@ def solve(batch: BatchConfig, world_size: int, sequence_parallel_size: int = 1) 
             f"set batch.total={max(step, total // step * step)} or {(total // step + 1) * step}, or another batch.micro"
         )
     return Batch(micro, total // (micro * ranks), total)
+
+
+def _another(total: int, micro: int, ranks: int) -> str:
+    """What to change instead of the total."""
+    if total % (micro * ranks):
+        return "another batch.micro or batch.accumulation"
+    return f"batch.accumulation={total // (micro * ranks)}"
 
 
 def _micro_from(accumulation: int | None, total: int | None, ranks: int, named: str) -> Batch:

@@ -118,10 +118,10 @@ def _offload(config: Config) -> Iterator[str]:
         if offload.parameters:
             yield "offload.parameters=true needs offload=cpu_all, got offload=none"
         return
-    if offload.parameters and stage != 3:
-        yield f"offload={option} needs zero=stage3, got stage{stage}: only stage 3 shards parameters"
-    elif option == "nvme" and stage != 3:
+    if option == "nvme" and stage != 3:
         yield f"offload=nvme needs zero=stage3, got stage{stage}: below it DeepSpeed keeps the states in host memory instead"
+    elif offload.parameters and stage != 3:
+        yield f"offload={option} needs zero=stage3, got stage{stage}: only stage 3 shards parameters"
     elif stage == 0:
         yield f"offload={option} needs zero=stage1, stage2 or stage3, got stage0: stage 0 has no sharded optimizer to offload"
     if offload.ratio is not None and stage != 3:
@@ -274,7 +274,7 @@ def _deepcompile(config: Config) -> Iterator[str]:
         where = "" if stage == 3 else f" at zero=stage{stage}"
         yield f"kernels=deepcompile does not go with offload={offload_option(offload)}{where}: no gradient would reach the host"
     elif offload.device is OffloadDevice.nvme:
-        yield "kernels=deepcompile does not go with offload=nvme: its own gathering reads no weights from there (csrc/compile/z3.cpp)"
+        yield "kernels=deepcompile does not go with offload=nvme: its own gathering reads no weights from there"
     if any(getattr(config.zero, field) for field in ZEROPP_FLAGS) or (config.zero.zero_hpz_partition_size or 1) > 1:
         yield "kernels=deepcompile does not go with ZeRO++ (zero=stage3_zeropp): its own collectives know nothing of it"
     if config.optimizer.type is OptimizerType.Muon:

@@ -18,6 +18,8 @@ from glmexp.config.sequence_parallel import sequence_parallel
 from glmexp.config.zero import STAGES
 
 MOST_LINES = 5
+PREFIX_LR = 1e-3
+"""Below it, a prefix without projection hardly moves."""
 
 
 def check_values(config: Config) -> None:
@@ -34,9 +36,13 @@ def check_sources(config: Config, sources: Mapping[str, str]) -> None:
         asked = [key for key, source in sources.items() if key.startswith("scaler.") and source.startswith("command line")]
         if asked:
             raise UserError(
-                f"{asked[0]} is the fp16 loss scaler's and has no effect with precision={config.precision.dtype.value}\n"
+                f"{asked[0]} is the fp16 loss scaler's and has no effect with precision={_precision_option(config)}\n"
                 "add precision=fp16, or leave the scaler out"
             )
+
+
+def _precision_option(config: Config) -> str:
+    return "autocast" if config.precision.autocast_dtype is not None else config.precision.dtype.value
 
 
 def warnings(config: Config) -> list[str]:
@@ -52,6 +58,11 @@ def warnings(config: Config) -> list[str]:
     if config.method.name is not Method.full and config.model.init is Init.random:
         name = config.method.name.value
         found.append(f"method={name} on random weights: what is trained fits only this model, drawn from this train.seed")
+    method, lr = config.method, config.optimizer.lr
+    if method.name is Method.ptuning_v2 and not method.prefix_projection and lr < PREFIX_LR:
+        found.append(
+            f"method=ptuning_v2: a prefix hardly moves at optimizer.lr={lr:g}; ChatGLM2's scripts train it at 1e-2 to 2e-2"
+        )
     if config.lang is not Language.en:
         found.append(f"lang={config.lang.value} has no effect on {config.task.value}: it is the language of explain")
     if config.hardware.gpu_memory_gib is not None and not config.hardware.emulate:

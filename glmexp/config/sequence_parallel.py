@@ -21,7 +21,7 @@ def sequence_parallel(config: Config) -> Iterator[str]:
     size = sequence_parallel_size(config)
     if size == 1:
         return
-    asked = f"comm.sequence_parallel_size={size}"
+    asked = f"comm=ulysses (comm.sequence_parallel_size={size})"
     zero = config.zero
     if zero.stage != 3:
         yield f"{asked} needs zero=stage3, got stage{zero.stage}: below it DeepSpeed makes the gradients {size} times too large"

@@ -56,7 +56,9 @@ def unknown_key(key: str) -> str:
     last = key.split(".")[-1]
     if last in REFUSALS:
         return f"{key}: {REFUSALS[last]}; remove it"
-    known = known_keys()
+    known = [*known_keys(), "deepspeed_json"]  # the latter stands for overrides and is no field
+    if key == "deepspeed_json":
+        return "deepspeed_json: is for the command line alone: deepspeed_json=FILE"
     if last in SYNONYMS:
         return f"{key}: unknown key; did you mean {SYNONYMS[last]}?"
     parent = key.rpartition(".")[0]
@@ -156,7 +158,7 @@ def from_hydra(error: Exception) -> UserError:
 
 def _unknown_group(name: str) -> str:
     groups = [key for key in known_keys() if "." not in key] + ["experiment"]
-    close = nearest(name, groups)
+    close = nearest(name, [*groups, "deepspeed_json"])
     return f"{name}: no such group; " + (f"did you mean {close}?" if close else f"groups: {', '.join(groups)}")
 
 

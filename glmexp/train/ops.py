@@ -23,7 +23,7 @@ LOGGER = logging.getLogger(__name__)
 
 FAMILIES = {"adam": "Adam", "adamw": "Adam", "muon": "Adam", "lion": "Lion", "adagrad": "Adagrad", "lamb": "Lamb"}
 WAYS_OUT = {
-    "cpu_": ("offload=cpu", "offload=none"),
+    "cpu_": ("an optimizer on the host (offload=cpu and its like)", "offload=none"),
     "pin_memory": ("offload=nvme", "offload=cpu_all"),
     "async_io": ("offload=nvme", "offload=cpu_all"),
     "quantizer": ("zero=stage3_zeropp", "zero=stage3"),
@@ -218,7 +218,7 @@ def _refusal(op: str, folder: Path, error: Exception) -> str:
         [
             f"{setting} needs DeepSpeed's {op}, which could not be built: {first_error(_whole_text(error))}",
             f"compiler {named} ({tool_version(compiler)}); {cuda}; build folder {folder}",
-            f"install a C++17 compiler and ninja{'' if not os.environ.get('CXX') else ' or unset CXX'}, and run again;"
+            f"install a C++ compiler and ninja{'' if not os.environ.get('CXX') else ' or unset CXX'}, and run again;"
             f" or go without it: {instead}",
         ]
     )

@@ -55,7 +55,9 @@ def check(composed: Composed, folder: Path) -> int:
     except UserError as error:
         if not probed:
             raise
-        lacking = [f"{str(error).splitlines()[0]} It is what was probed here; the run is refused on such a machine."]
+        lacking = [
+            f"{str(error).splitlines()[0]} A run here would be refused; to check for another machine, set launch.device."
+        ]
     ds_config, cautions = examine(config, placement.machine, probed=probed)
     refuse_used(folder)
     save(config, folder / CONFIG)

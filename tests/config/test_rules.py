@@ -60,3 +60,9 @@ def test_glm4_is_bf16_and_warns_in_fp16():
 def test_a_card_without_emulation_is_said_to_have_no_effect():
     assert "hardware.emulate=true" in warnings(compose(["hardware=rtx4090"]).config)[0]
     assert warnings(compose(["hardware=rtx4090", "hardware.emulate=true"]).config) == []
+
+
+def test_a_small_lr_for_a_prefix_and_a_language_without_effect_are_said():
+    assert any("1e-2 to 2e-2" in line for line in warnings(compose(["model=chatglm2_6b", "method=ptuning_v2"]).config))
+    assert warnings(compose(["model=chatglm2_6b", "method=ptuning_v2", "optimizer.lr=2e-2"]).config) == []
+    assert any("lang=zh" in line for line in warnings(compose(["lang=zh"]).config))

@@ -19,7 +19,7 @@ def test_one_rank_a_sample_asks_for_nothing():
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["comm=ulysses", "zero=stage2"], ["comm.sequence_parallel_size=2 needs zero=stage3, got stage2", "2 times"]),
+        (["comm=ulysses", "zero=stage2"], ["comm.sequence_parallel_size=2) needs zero=stage3, got stage2", "2 times"]),
         (["comm=ulysses", "zero=stage0"], ["needs zero=stage3, got stage0"]),
         ([*ULYSSES, "zero.reduce_scatter=false"], ["zero.reduce_scatter=true"]),
         ([*ULYSSES, "zero.zero_quantized_gradients=true"], ["zero.zero_quantized_gradients=false"]),

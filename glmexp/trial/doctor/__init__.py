@@ -22,6 +22,10 @@ from glmexp.trial.doctor.diagnosis import Diagnosis, Look, State, diagnose, firs
 from glmexp.trial.machine import Gpu, GpuUse
 from glmexp.trial.redact import redact
 
+USAGE = """python -m glmexp doctor [--json]
+
+What this machine can run, and what is in the way: a line a check, and under a warning the next move. --json prints a list of
+{check, state, finding, next}. Exit code 1 if something keeps every run, or every GPU run, from working."""
 CHECK_SECONDS = 5.0
 PROCESS_SECONDS = 40.0
 """How long the processes with torch may take; with the looks here before and after them it stays under a minute."""
@@ -36,6 +40,9 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         UserError: another argument.
     """
+    if any(argument in ("--help", "-h") for argument in arguments):
+        print(USAGE)
+        return 0
     for argument in arguments:
         if argument != "--json":
             raise UserError(
