@@ -27,8 +27,16 @@ SHARES = ("ratio", "cpuadam_cores_perc", "topk_ratio")
 def build(config: Config, machine: Machine) -> dict[str, Any]:
     """The DeepSpeed dict, plain JSON types only.
 
-    Raises UserError when the batch cannot be solved for ``machine.world_size``, when another field does not fit that number,
-    or when ``deepspeed.KEY`` sets a key that is derived from another field to a different value.
+    Raises UserError as ``derive`` does, and when ``deepspeed.KEY`` sets a key that is derived from another field to a different
+    value.
+    """
+    return merge(derive(config, machine), config.deepspeed)
+
+
+def derive(config: Config, machine: Machine) -> dict[str, Any]:
+    """The DeepSpeed dict without the raw keys of ``deepspeed``.
+
+    Raises UserError when the batch cannot be solved for ``machine.world_size``, or when another field does not fit that number.
     """
     sharing = sequence_parallel_size(config)
     batch = solve(config.batch, machine.world_size, sharing)
@@ -57,7 +65,7 @@ def build(config: Config, machine: Machine) -> dict[str, Any]:
         ds["aio"] = present(config.offload.aio, *AIO)
     if config.kernels.deepcompile:
         ds["compile"] = {"deepcompile": True}
-    return merge(ds, config.deepspeed)
+    return ds
 
 
 def reduction_dtype(config: Config, sharing: int) -> dict[str, Any]:

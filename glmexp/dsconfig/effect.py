@@ -237,19 +237,10 @@ def bucket_bytes(ds_config: Mapping[str, Any]) -> int:
     contiguous = asked.on(f"{ZERO}contiguous_gradients", True) is True
     autocast = asked.dtype_of("torch_autocast.dtype") if asked.on("torch_autocast.enabled") else None
     if asked.stage == 3:
-        dtypes = [compute, autocast] if autocast else [_reduced_in(asked, compute)]
+        dtypes = [compute, autocast] if autocast else [asked.bucket_dtype or compute]
         return elements * sum(BYTES[dtype] for dtype in dtypes) if contiguous else 0
-    accumulated = asked.dtype_of("data_types.grad_accum_dtype") if asked.stage == 1 else None
     buffers = (contiguous or asked.offloads_optimizer) + second_bucket(asked)
-    return elements * BYTES[accumulated or compute] * buffers * (2 if autocast else 1)
-
-
-def _reduced_in(asked: Asked, compute: str) -> str:
-    """Dtype of gradient reduction; ranks that share a sample have a key of their own for it (engine.py,
-    _configure_distributed_model)."""
-    if (asked.count("sequence_parallel_size") or 1) > 1:
-        return asked.dtype_of("seq_parallel_communication_data_type") or "fp32"
-    return asked.dtype_of("communication_data_type") or compute
+    return elements * BYTES[asked.bucket_dtype or compute] * buffers * (2 if autocast else 1)
 
 
 def one_rank_note(ds_config: Mapping[str, Any], machine: Machine) -> Text | None:

@@ -1,16 +1,15 @@
 """The linter on a composed config: what refuses the run and what is only said, in the words of the command line."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
-from glmexp.dsconfig.build import build
+from glmexp.dsconfig.build import derive
 from glmexp.dsconfig.findings import Finding, Kind, Severity, Situation, View, printable
 from glmexp.dsconfig.lint import lint
 from glmexp.dsconfig.machine import Machine
-from glmexp.dsconfig.passthrough import place
+from glmexp.dsconfig.passthrough import merge, place
 from glmexp.dsconfig.raw import unheeded
 
 MOST_LINES = 5
@@ -25,11 +24,12 @@ def examine(config: Config, machine: Machine, *, probed: bool = False) -> tuple[
     Raises UserError for a raw key that DeepSpeed or glmexp's worker would not honour, an impossible value, or an entry of
     ``lint.allow`` that allows nothing.
     """
-    ds_config = build(config, machine)
+    derived = derive(config, machine)
+    ds_config = merge(derived, config.deepspeed)
     device = None if probed else machine.device
     situation = Situation(world_size=machine.world_size, device=device, splits_sequences=True)
     found = lint(ds_config, situation)
-    owned = dict(unheeded(config.deepspeed, build(replace(config, deepspeed={}), machine)))
+    owned = dict(unheeded(config.deepspeed, derived))
     problems = [f"deepspeed.{key}: would not do what it says: {why}" for key, why in owned.items()]
     problems += _allowing_nothing(config, found)
     warnings = []

@@ -3,6 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from glmexp.dsconfig.findings import View
+from glmexp.dsconfig.rules.asked import asks
+
 OWNED = {
     "scheduler": "glmexp steps its own schedule; use scheduler=cosine, linear or constant and scheduler.warmup_steps",
     "activation_checkpointing": "Hugging Face models never ask DeepSpeed to checkpoint; use activation=checkpoint",
@@ -37,21 +40,7 @@ ON_UNLESS_SET = ("managed_gradient_accumulation",)
 def unheeded(raw: Mapping[str, Any], derived: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(key, why) of the raw keys in ``OWNED`` that ask for something and that the config itself does not emit."""
     for key, why in OWNED.items():
-        value = _at(raw, key)
-        nothing = key in ON_UNLESS_SET
-        if value is not nothing and _asks(value) and _at(derived, key) is None:
+        value = View(raw).raw(key)
+        wanted = value is False if key in ON_UNLESS_SET else asks(value)
+        if wanted and View(derived).raw(key) is None:
             yield key, why
-
-
-def _at(values: Mapping[str, Any], key: str) -> Any:
-    value: Any = values
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def _asks(value: Any) -> bool:
-    """Whether a value turns something on; ``{"enabled": false}`` does not, nor does a device of "none"."""
-    if isinstance(value, Mapping):
-        return bool(value) and value.get("enabled") is not False and value.get("device") != "none"
-    return value is not None

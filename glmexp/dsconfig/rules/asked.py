@@ -161,6 +161,16 @@ class Asked:
         return value if value in ("none", "cpu", "nvme") else None  # type: ignore[return-value]
 
     @property
+    def bucket_dtype(self) -> str | None:
+        """Dtype of the gradient bucket: at stage 3 that of the reduction (stage3.py, _setup_for_real_optimizer), at 1 and 2
+        that of the gradients (stage_1_and_2.py, setup_buckets)."""
+        if self.stage == 3 and (self.count("sequence_parallel_size") or 1) > 1:
+            # Ranks that share a sample have a key of their own for it (engine.py, _configure_distributed_model).
+            return self.dtype_of("seq_parallel_communication_data_type") or "fp32"
+        other = {1: "data_types.grad_accum_dtype", 3: "communication_data_type"}.get(self.stage or 0)
+        return (self.dtype_of(other) if other else None) or self.dtype
+
+    @property
     def offloads_optimizer(self) -> bool:
         """Whether the optimizer is meant to live outside the GPU."""
         return self.optimizer_device in ("cpu", "nvme")

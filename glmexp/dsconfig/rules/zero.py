@@ -101,7 +101,7 @@ def _buffers(asked: Asked) -> Iterator[Finding]:
     """Buffers of more than a GiB, in the dtype they are made in (stage_1_and_2.py setup_buckets, stage3.py)."""
     if asked.stage in (1, 2, 3) and not asked.bf16_optimizer and asked.on("zero_optimization.contiguous_gradients", True):
         overlapped = "; twice that with overlap_comm" if asked.stage in (1, 2) and _overlaps(asked) else ""
-        yield from _buffer(asked, "zero_optimization.reduce_bucket_size", _gradient_bytes(asked), overlapped)
+        yield from _buffer(asked, "zero_optimization.reduce_bucket_size", BYTES.get(asked.bucket_dtype or "", 2), overlapped)
     if asked.stage == 3:
         for key in asked.written("prefetch_bucket_size"):
             yield from _buffer(asked, key, BYTES.get(asked.dtype or "", 2), "")
@@ -116,16 +116,6 @@ def _buffer(asked: Asked, key: str, size: int, more: str) -> Iterator[Finding]:
 
 def _overlaps(asked: Asked) -> bool:
     return asked.on("zero_optimization.overlap_comm") is True
-
-
-def _gradient_bytes(asked: Asked) -> int:
-    """Bytes of an element of the reduce bucket: the reduction's dtype at stage 3, the gradients' at 1 and 2."""
-    dtype: str | None = asked.dtype
-    if asked.stage == 3:
-        dtype = asked.dtype_of("communication_data_type") or dtype
-    elif asked.stage == 1:
-        dtype = asked.dtype_of("data_types.grad_accum_dtype") or dtype
-    return BYTES.get(dtype or "", 2)
 
 
 def _zeropp(asked: Asked) -> Iterator[Finding]:
