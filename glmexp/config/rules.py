@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, MultipleOf
 
-from glmexp.config import machinery
+from glmexp.config import machinery, offload
 from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Init, Language, Method, Source, TrackerName
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
@@ -108,6 +108,7 @@ def _words(limit: Any) -> str:
 def contradictions(config: Config) -> Iterator[str]:
     """Rules across fields."""
     yield from _zero(config)
+    yield from offload.contradictions(config)
     yield from machinery.contradictions(config)
     yield from _precision(config)
     yield from _method(config)

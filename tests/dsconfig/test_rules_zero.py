@@ -262,3 +262,17 @@ def test_the_size_of_a_bucket_is_told_in_gib_and_its_double():
     (finding,) = lint({key: value for key, value in config.items() if value}, Situation())
     assert "1.9 GiB" in finding.message
     assert "twice that with overlap_comm" in finding.message
+
+
+def test_ranks_that_share_a_sample_reduce_in_a_dtype_of_their_own():
+    """engine.py, _configure_distributed_model: fp32 unless seq_parallel_communication_data_type says otherwise."""
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "sequence_parallel_size": 2,
+        "zero_optimization": {"stage": 3, "reduce_bucket_size": 500_000_000},
+    }
+    shares = Situation(splits_sequences=True)
+    told = [finding.key for finding in lint(config, shares)]
+    assert "zero_optimization.reduce_bucket_size" in told
+    assert not lint({**config, "seq_parallel_communication_data_type": "bf16"}, shares)
