@@ -5,6 +5,7 @@ from enum import Enum
 
 class Task(str, Enum):
     train = "train"
+    measure = "measure"
     check = "check"
 
 
@@ -72,6 +73,8 @@ class Backend(str, Enum):
 class TrackerName(str, Enum):
     none = "none"
     wandb = "wandb"
+    tensorboard = "tensorboard"
+    swanlab = "swanlab"
 
 
 class TrackerMode(str, Enum):
@@ -98,6 +101,39 @@ class OnBad(str, Enum):
 class Source(str, Enum):
     file = "file"
     synthetic = "synthetic"
+
+
+class MeasureSamples(str, Enum):
+    synthetic = "synthetic"
+    longest = "longest"
+
+
+class Order(str, Enum):
+    grid = "grid"
+    cheap_first = "cheap_first"
+
+
+class Search(str, Enum):
+    grid = "grid"
+    max_batch = "max_batch"
+    optuna = "optuna"
+
+
+class Objective(str, Enum):
+    throughput = "throughput"
+    memory = "memory"
+
+
+class Retry(str, Enum):
+    """States of a trial that may be tried again: how it ended does not follow from its configuration alone."""
+
+    oom = "oom"
+    oom_host = "oom_host"
+    diverged = "diverged"
+    timeout = "timeout"
+    interrupted = "interrupted"
+    killed = "killed"
+    failed = "failed"
 
 
 TEMPLATES = ("chatglm2", "chatglm3", "glm4", "chat", "plain")

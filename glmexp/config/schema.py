@@ -19,10 +19,15 @@ from glmexp.config.choices import (
     Hub,
     Init,
     Language,
+    MeasureSamples,
     Method,
+    Objective,
     OnBad,
+    Order,
     OverLength,
+    Retry,
     Schedule,
+    Search,
     Source,
     Task,
     TrackerMode,
@@ -48,8 +53,9 @@ class ModelConfig:
     """Where a hub id is fetched from. HF_ENDPOINT names a mirror of the Hugging Face hub."""
     revision: Optional[str] = MISSING
     """Branch, tag or commit on the hub; null is the default branch."""
-    init: Init = MISSING
-    """``random`` reads no weights: for measuring speed and memory."""
+    init: Optional[Init] = MISSING
+    """``random`` reads no weights: for measuring speed and memory. null is pretrained, and for ``measure`` random unless the
+    model is a folder here."""
     template: Optional[str] = MISSING
     """Prompt format: chatglm2, chatglm3, glm4, chat (the tokenizer's own chat template) or plain (a base model: prompt,
     newline, answer); null reads it from the folder."""
@@ -152,6 +158,8 @@ class LaunchConfig:
     nodes: Count = MISSING
     timeout_minutes: Annotated[Optional[float], Gt(0)] = MISSING
     """A run that takes longer is ended with state ``timeout``; null has no limit."""
+    hang_minutes: Annotated[Optional[float], Gt(0)] = MISSING
+    """A run of which no rank has told any progress for so long is ended with state ``timeout``; null waits for ever."""
     collective_timeout_minutes: Annotated[float, Ge(0.001), Le(1e6)] = MISSING
     """How long one collective may wait for the slowest rank."""
 
@@ -182,6 +190,46 @@ class TrainConfig:
 
 
 @dataclass
+class MeasureConfig:
+    """``measure``: a short run for speed and memory."""
+
+    warmup_steps: Annotated[int, Ge(0)] = MISSING
+    """Optimizer steps before the clock starts and the memory peak is reset."""
+    steps: Count = MISSING
+    """Optimizer steps that are measured."""
+    samples: MeasureSamples = MISSING
+    """``synthetic``: random tokens, every sample ``data.max_length`` long. ``longest``: the real samples, the longest first,
+    so that running out of memory shows at once."""
+
+
+@dataclass
+class SweepConfig:
+    """``--multirun``: many trials in one folder."""
+
+    resume: bool = MISSING
+    """Go on with a sweep folder that holds trials: what is finished does not run again."""
+    retry: list[Retry] = MISSING
+    """States that ``sweep.resume`` runs again; the earlier try is kept in ``attempt<N>/``."""
+    slots: Count = MISSING
+    """Trials at once, on disjoint GPUs."""
+    warm_start: bool = MISSING
+    """Fork the ranks from a process that has imported torch and deepspeed already: saves 5 to 16 s a trial."""
+    order: Order = MISSING
+    """``cheap_first``: the trials that need least memory first, and what must run out of memory is skipped."""
+    search: Search = MISSING
+    """``grid`` runs every trial; ``max_batch`` finds the largest batch.micro that fits at a constant batch.total;
+    ``optuna`` samples the grid."""
+    trials: MaybeCount = MISSING
+    """``optuna``: trials to run; null runs up to the whole grid."""
+    time_budget_minutes: Annotated[Optional[float], Gt(0)] = MISSING
+    """No trial is started after so long; null has no limit."""
+    objective: Objective = MISSING
+    """What is recommended: the highest tokens/s within ``gpu_memory_gib``, or the lowest GPU memory."""
+    gpu_memory_gib: Annotated[Optional[float], Gt(0)] = MISSING
+    """Memory of the card that the recommendation must fit; null is the card at hand."""
+
+
+@dataclass
 class LintConfig:
     allow: list[str] = MISSING
     """DeepSpeed keys that glmexp does not know and that shall reach DeepSpeed all the same, as in ``lint.allow=[new_key]``."""
@@ -209,6 +257,8 @@ class Config:
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    measure: MeasureConfig = field(default_factory=MeasureConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     deepspeed: dict[str, Any] = field(default_factory=dict)
     """Raw DeepSpeed keys added to the emitted config."""
     lint: LintConfig = field(default_factory=LintConfig)
