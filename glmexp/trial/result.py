@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from glmexp.config.choices import Task
 from glmexp.config.files import to_values
 from glmexp.config.schema import Config
 from glmexp.trial.placement import Placement
@@ -31,8 +32,10 @@ METRIC_NAMES = (
 )
 PACKAGES = ("glmexp", "torch", "deepspeed", "transformers", "peft")
 HASHED_PACKAGES = ("torch", "deepspeed")
-NOT_HASHED = ("tracker", "launch", "lint")
-"""Groups that do not change the outcome; of ``launch`` the ranks and the device do, and are added as they turned out."""
+NOT_HASHED = ("tracker", "launch", "lint", "lang", "sweep")
+"""Fields that do not change the outcome; of ``launch`` the ranks and the device do, and are added as they turned out."""
+IN_DS_CONFIG = ("zero", "offload", "scaler", "batch", "comm", "optimizer", "deepspeed")
+"""Groups that reach the ranks through ``ds_config.json`` alone, where a setting that has no effect leaves no trace."""
 
 
 @dataclass
@@ -42,7 +45,8 @@ class Result:
     state: State
     reason: str
     overrides: list[str]
-    config_hash: str
+    config_hash: str | None
+    """None for a combination that could not be composed."""
     world_size: int
     metrics: dict[str, Any]
     """Figures of design's names; null where not measured."""
@@ -110,15 +114,32 @@ def describe_device(placement: Placement) -> dict[str, Any]:
     }
 
 
-def config_hash(config: Config, placement: Placement, versions: Mapping[str, str | None]) -> str:
+def read_result(folder: Path) -> Result | None:
+    """The result of a trial folder, or None if there is none that can be read."""
+    try:
+        content = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        return Result(**{**content, "state": State(content["state"])})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def config_hash(
+    config: Config, ds_config: Mapping[str, Any], placement: Placement, versions: Mapping[str, str | None]
+) -> str:
     """16 hex digits over all that changes the outcome of a run, so that equal digits mean the same trial.
 
-    Covers the config but tracker, limits of time and lint; ranks, nodes, device, versions of torch and DeepSpeed; and size
-    and time of the data file and of the files in a local model folder.
+    Covers the config but tracker, limits of time, sweep, language and lint, with what DeepSpeed is told in the form of
+    ``ds_config``: however a setting was spelt or derived, equal effect gives equal digits. Also ranks, nodes, device, versions
+    of torch and DeepSpeed; and size and time of the data file and of the files in a local model folder.
     """
-    values = {name: value for name, value in to_values(config).items() if name not in NOT_HASHED}
+    values = {name: value for name, value in to_values(config).items() if name not in (*NOT_HASHED, *IN_DS_CONFIG)}
+    if config.task is not Task.measure:
+        del values["measure"]
+    if not config.hardware.emulate:
+        del values["hardware"]
     content = {
         **values,
+        "ds_config": ds_config,
         "world_size": placement.machine.world_size,
         "nodes": placement.nodes,
         "device": [placement.machine.device, placement.device_name],

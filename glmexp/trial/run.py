@@ -107,7 +107,7 @@ class _Trial:
     def run(self, overrides: list[str], info: RunInfo, worker: str) -> Result:
         known = versions()
         # Before the ranks start: the data file may be changed while they read it.
-        digest = config_hash(self.config, self.placement, known)
+        digest = config_hash(self.config, info.ds_config, self.placement, known)
         killed_before, started = oom_kills(), time.time()
         records: list[RankRecord] = []
         trouble = ""

@@ -7,18 +7,30 @@ from dataclasses import replace
 import pytest
 
 from glmexp.config import compose
-from glmexp.dsconfig import Machine
+from glmexp.dsconfig import Machine, build
 from glmexp.trial.placement import Placement
 from glmexp.trial.record import METRICS, State
 from glmexp.trial.redact import is_secret, redact
-from glmexp.trial.result import METRIC_NAMES, MetricsTail, complete_metrics, config_hash, exit_code, finite, versions
+from glmexp.trial.result import (
+    METRIC_NAMES,
+    MetricsTail,
+    Result,
+    complete_metrics,
+    config_hash,
+    exit_code,
+    finite,
+    read_result,
+    versions,
+    write_result,
+)
 
 PLACEMENT = Placement(Machine(2, "gpu"), 2, device_name="NVIDIA H200")
 VERSIONS = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.24.0"}
 
 
 def digest(*overrides, placement=PLACEMENT, versions=VERSIONS):
-    return config_hash(compose(["model=tiny", *overrides]).config, placement, versions)
+    config = compose(["model=tiny", *overrides]).config
+    return config_hash(config, build(config, placement.machine), placement, versions)
 
 
 def test_the_hash_covers_what_changes_the_outcome(tmp_path):
@@ -44,10 +56,36 @@ def test_the_hash_covers_what_changes_the_outcome(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "overrides", [["launch.timeout_minutes=5"], ["tracker=wandb", "tracker.mode=offline"], ["launch.ranks=2"]]
+    "overrides",
+    [
+        ["launch.timeout_minutes=5"],
+        ["tracker=wandb", "tracker.mode=offline"],
+        ["launch.ranks=2"],
+        ["lang=zh"],
+        ["sweep.resume=true", "sweep.objective=memory"],
+        ["batch.micro=2", "batch.accumulation=1"],
+        ["batch.micro=null", "batch.total=4", "batch.accumulation=1"],
+        ["measure.steps=7"],
+        ["hardware=rtx4090"],
+    ],
 )
 def test_the_hash_leaves_out_what_does_not(overrides):
     assert digest(*overrides) == digest()
+
+
+def test_what_is_measured_counts_for_a_measurement():
+    assert digest("task=measure") != digest()
+    assert digest("task=measure") != digest("task=measure", "measure.steps=7")
+    assert digest("hardware=rtx4090", "hardware.emulate=true") != digest()
+
+
+def test_a_result_reads_back(tmp_path):
+    wanted = Result(State.oom, "no room", ["zero=stage2"], None, 1, {"steps": 3}, None, {}, {}, {})
+    assert read_result(tmp_path) is None
+    write_result(wanted, tmp_path)
+    assert read_result(tmp_path) == wanted
+    (tmp_path / "result.json").write_text('{"state": "oom"')
+    assert read_result(tmp_path) is None
 
 
 def test_a_run_that_broke_off_has_the_figures_of_its_rows():
