@@ -44,6 +44,7 @@ class Evidence:
     oom_kills: int = 0
     """Processes that the kernel ended for lack of memory while the run was going on."""
     timeout_minutes: float | None = None
+    hang_minutes: float | None = None
     port: str = ""
     """Where the rendezvous port comes from, for the message that it is taken."""
 
@@ -61,6 +62,8 @@ def _stopped(evidence: Evidence) -> tuple[State, str] | None:
     if stop is None:
         return None
     where = _progress(evidence.records)
+    if evidence.ending.hung:
+        return stop, f"no progress for {evidence.hang_minutes:g} minutes (launch.hang_minutes); {where}"
     if stop is State.timeout:
         return stop, f"took longer than launch.timeout_minutes={evidence.timeout_minutes:g}; {where}"
     number = evidence.ending.signal_number

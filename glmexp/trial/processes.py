@@ -14,6 +14,7 @@ from types import FrameType, TracebackType
 from glmexp.trial.commands import Command
 from glmexp.trial.orphan import Guardian, end_tagged
 from glmexp.trial.record import RankRecord, State
+from glmexp.trial.starter import COLD, RankProcess, Starter
 
 POLL_SECONDS = 0.1
 PEER_SECONDS = 5.0
@@ -39,6 +40,18 @@ class Ending:
     """Set if it was we who stopped the run: timeout or interrupted."""
     signal_number: int | None
     """The signal that interrupted the run."""
+    hung: bool = False
+    """The timeout was that of progress, not that of the whole run."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds after which a run is ended; None has no limit."""
+
+    run_seconds: float | None = None
+    """For the whole run."""
+    progress_seconds: float | None = None
+    """Without news of any rank: a change of its record or a row of ``metrics.jsonl``."""
 
 
 class Signals:
@@ -69,30 +82,20 @@ class Signals:
 class Processes:
     """The processes of one run on this node. As a context manager it leaves none alive."""
 
-    def __init__(self, commands: Sequence[Command], log: Path, tag: str) -> None:
+    def __init__(self, commands: Sequence[Command], log: Path, tag: str, starter: Starter = COLD) -> None:
         self.commands = commands
         self.log = log
         self.tag = tag
-        self.running: list[subprocess.Popen[bytes]] = []
+        self.starter = starter
+        self.running: list[RankProcess] = []
         self.guardian: Guardian | None = None
 
     def __enter__(self) -> "Processes":
         try:
             self.guardian = Guardian(self.tag, self.commands[0].environ)
-            with self.log.open("ab") as log:
-                for command in self.commands:
-                    self.running.append(
-                        subprocess.Popen(
-                            command.arguments,
-                            env=command.environ,
-                            stdin=subprocess.DEVNULL,
-                            stdout=log,
-                            stderr=subprocess.STDOUT,
-                            # Ctrl-C at the terminal is for the parent, which ends the ranks in order.
-                            start_new_session=True,
-                        )
-                    )
-                    _offer_to_the_kernel(self.running[-1].pid)
+            for command in self.commands:
+                self.running.append(self.starter.start(command, self.log))
+                _offer_to_the_kernel(self.running[-1].pid)
         except BaseException:
             self.end(grace_seconds=0.0)
             raise
@@ -126,40 +129,46 @@ def _offer_to_the_kernel(pid: int) -> None:
 
 def watch(
     processes: Processes,
-    observe: Callable[[], list[RankRecord]],
+    observe: Callable[[], tuple[list[RankRecord], int]],
     ranks: int,
     signals: Signals,
-    timeout_seconds: float | None,
+    limits: Limits,
 ) -> Ending:
-    """Waits until the run has ended, or ends it: at a signal, at the time limit, or some seconds after a rank has failed.
+    """Waits until the run has ended, or ends it: at a signal, at a limit, or some seconds after a rank has failed.
 
     Args:
-        observe: called every tenth of a second; shows what is new and returns the ranks' records.
+        observe: called every tenth of a second; shows what is new and returns the ranks' records and the rows of
+            ``metrics.jsonl`` so far.
         ranks: ranks on this node.
     """
-    started = time.monotonic()
+    started = news_at = time.monotonic()
+    news: tuple[list[RankRecord], int] = ([], 0)
     leave_by: float | None = None
     stop: State | None = None
+    hung = False
     while True:
         codes = processes.codes()
-        records = observe()
+        latest = observe()
         now = time.monotonic()
+        if latest != news:
+            news, news_at = latest, now
         if all(code is not None for code in codes.values()):
             break
+        hung = limits.progress_seconds is not None and now - news_at > limits.progress_seconds
         if signals.received:
             stop = State.interrupted
-        elif timeout_seconds is not None and now - started > timeout_seconds:
+        elif hung or (limits.run_seconds is not None and now - started > limits.run_seconds):
             stop = State.timeout
         if stop is not None:
             break
-        if leave_by is None and (patience := _patience(codes, records, ranks)) is not None:
+        if leave_by is None and (patience := _patience(codes, latest[0], ranks)) is not None:
             leave_by = now + patience
         if leave_by is not None and now > leave_by:
             break
         time.sleep(POLL_SECONDS)
     _end(processes, signals)
     observe()
-    return Ending(codes, stop, signals.received[0] if stop is State.interrupted else None)
+    return Ending(codes, stop, signals.received[0] if stop is State.interrupted else None, hung)
 
 
 def _patience(codes: dict[int | None, int | None], records: list[RankRecord], ranks: int) -> float | None:

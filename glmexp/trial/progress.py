@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,7 +17,7 @@ from rich.text import Text
 from glmexp.trial.closing import closing, duration, printable
 from glmexp.trial.record import Phase, RankRecord
 
-__all__ = ["ProgressView", "closing"]
+__all__ = ["ProgressView", "View", "closing"]
 
 TITLES = {
     Phase.starting: "starting",
@@ -33,6 +33,22 @@ RECENT_STEPS = 30
 """Steps that the time left is reckoned from: few enough to follow a change of pace."""
 REDRAW_SECONDS = 0.25
 """Between two drawings of the bars: smooth enough, and light over a slow connection."""
+
+
+class View(Protocol):
+    """What a trial is shown through while it goes on: entered, updated a few times a second, left."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+    def update(self, records: Sequence[RankRecord], rows: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Takes the latest record of each rank and the rows that came since the last call."""
+        ...
+
+    def note(self, line: str) -> None:
+        """Takes one or more lines for the user."""
+        ...
 
 
 class ProgressView:

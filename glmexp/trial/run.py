@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from glmexp.trial.commands import WORKER, commands, rank_environment
 from glmexp.trial.machine import oom_kills
 from glmexp.trial.outcome import Evidence, classify
 from glmexp.trial.placement import Placement
-from glmexp.trial.processes import Ending, Processes, Signals, new_tag, watch
-from glmexp.trial.progress import ProgressView
+from glmexp.trial.processes import Ending, Limits, Processes, Signals, new_tag, watch
+from glmexp.trial.progress import View
 from glmexp.trial.record import CONFIG, DS_CONFIG, LOG, RESULT, RankRecord, read_rank, write_json
 from glmexp.trial.redact import redact
 from glmexp.trial.result import (
@@ -33,6 +33,7 @@ from glmexp.trial.result import (
     versions,
     write_result,
 )
+from glmexp.trial.starter import COLD, Starter
 
 __all__ = ["Result", "exit_code", "run_trial"]
 
@@ -46,12 +47,16 @@ def run_trial(
     overrides: Sequence[str],
     placement: Placement,
     *,
-    view: ProgressView | None = None,
+    view: View | None = None,
     tracker: Tracker | None = None,
     environ: Mapping[str, str] | None = None,
     worker: str = WORKER,
+    starter: Starter = COLD,
+    signals: Signals | None = None,
+    name: str | None = None,
+    group: str | None = None,
 ) -> Result:
-    """Runs one trial to its end, whatever that is, and returns what ``result.json`` holds.
+    """Runs one trial to its end, whatever that is, and returns what ``result.json`` holds. May be called from any thread.
 
     Args:
         folder: the trial folder; created if need be, must hold no earlier run.
@@ -59,6 +64,10 @@ def run_trial(
         view: shown while the run goes on; entered and left here.
         tracker: fed from ``metrics.jsonl``; its failure becomes a warning in the result.
         worker: the module that a rank runs.
+        starter: what starts the ranks.
+        signals: shared by several trials and entered by the caller; null catches them here, for this trial alone.
+        name: short name of the trial for the tracker.
+        group: the sweep it belongs to, for the tracker.
 
     A signal (SIGINT, SIGTERM, SIGHUP) ends the ranks and gives state ``interrupted``; nothing is raised for it. On nodes
     but the first nothing is shown, tracked or written besides the ranks' own files: the result is the first node's.
@@ -73,10 +82,9 @@ def run_trial(
     save(composed.config, folder / CONFIG)
     write_json(folder / DS_CONFIG, ds_config)
     first = placement.node == 0
-    trial = _Trial(composed.config, folder, placement, environ, view if first else None, tracker if first else None)
-    result = trial.run(
-        [redact(override, environ) for override in overrides], RunInfo(folder, composed.config, ds_config), worker
-    )
+    trial = _Trial(composed.config, folder, placement, environ, view if first else None, tracker if first else None, starter)
+    info = RunInfo(folder, composed.config, ds_config, name=name, group=group)
+    result = trial.run([redact(override, environ) for override in overrides], info, worker, signals)
     if first:
         write_result(result, folder)
         trial.close(result)
@@ -90,8 +98,9 @@ class _Trial:
         folder: Path,
         placement: Placement,
         environ: Mapping[str, str],
-        view: ProgressView | None,
+        view: View | None,
         tracker: Tracker | None,
+        starter: Starter,
     ) -> None:
         self.config = config
         self.folder = folder
@@ -99,23 +108,22 @@ class _Trial:
         self.environ = environ
         self.view = view
         self.tracker = tracker or NullTracker()
+        self.starter = starter
         self.ranks = range(placement.first_rank, placement.first_rank + placement.ranks)
         self.tail = MetricsTail(folder)
         self.warnings: list[str] = []
         self.told = 0
 
-    def run(self, overrides: list[str], info: RunInfo, worker: str) -> Result:
+    def run(self, overrides: list[str], info: RunInfo, worker: str, shared: Signals | None) -> Result:
         known = versions()
         # Before the ranks start: the data file may be changed while they read it.
         digest = config_hash(self.config, info.ds_config, self.placement, known)
         killed_before, started = oom_kills(), time.time()
         records: list[RankRecord] = []
         trouble = ""
-        with Signals() as signals, self.view or nullcontext():
+        with nullcontext(shared) if shared else Signals() as signals, self.view or nullcontext():
             try:
-                ending = self._launch(
-                    signals, RunInfo(**{**vars(info), "versions": known, "world_size": self._world_size}), worker
-                )
+                ending = self._launch(signals, replace(info, versions=known, world_size=self._world_size), worker)
             except OSError as error:  # no memory for a process, too many files open
                 ending, trouble = Ending({}, None, None), f"the ranks could not be started: {error}"
             records = self.records()
@@ -127,6 +135,7 @@ class _Trial:
                 log=(trouble or log_tail(self.folder / LOG)),
                 oom_kills=oom_kills() - killed_before,
                 timeout_minutes=self.config.launch.timeout_minutes,
+                hang_minutes=self.config.launch.hang_minutes,
                 port=_port_origin(self.placement),
             )
         )
@@ -161,21 +170,22 @@ class _Trial:
         if self.view is not None:
             self._show(self.view.note, "\n".join(starting))
         launched = commands(self.placement, self.config.launch.backend, self.folder, environment, worker)
-        minutes = self.config.launch.timeout_minutes
-        with Processes(launched, self.folder / LOG, tag) as processes:
+        launch = self.config.launch
+        limits = Limits(_seconds(launch.timeout_minutes), _seconds(launch.hang_minutes))
+        with Processes(launched, self.folder / LOG, tag, self.starter) as processes:
             # The dashboard's package loads while the ranks load theirs.
             self.tracker.start(info)
-            return watch(processes, self.observe, self.placement.ranks, signals, None if minutes is None else 60 * minutes)
+            return watch(processes, self.observe, self.placement.ranks, signals, limits)
 
-    def observe(self) -> list[RankRecord]:
-        """Hands what is new to the tracker and the view; the latest record of each rank."""
+    def observe(self) -> tuple[list[RankRecord], int]:
+        """Hands what is new to the tracker and the view; the latest record of each rank and the rows so far."""
         records, rows = self.records(), self.tail.fresh()
         for row in rows:
             self.tracker.log(row)
         self.tell(records)
         if self.view is not None:
             self._show(self.view.update, records, rows)
-        return records
+        return records, len(self.tail.rows)
 
     def tell(self, records: Sequence[RankRecord]) -> None:
         """Shows the notes of the first rank here that are new; its warnings are shown at the end, with the result."""
@@ -230,6 +240,10 @@ def _port_origin(placement: Placement) -> str:
         "srun": "MASTER_PORT",
     }
     return f"port {placement.port}, set by {setting[placement.outer.name]}"
+
+
+def _seconds(minutes: float | None) -> float | None:
+    return None if minutes is None else 60 * minutes
 
 
 def _iso(seconds: float) -> str:

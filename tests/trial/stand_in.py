@@ -41,6 +41,15 @@ def linger(deed: str, folder: Path) -> None:
     """The deeds that leave something running."""
     if deed == "hang":
         time.sleep(600)
+    elif deed == "slow":  # told of by the record alone, then by the rows alone, 1.8 seconds each
+        writer = RankWriter(folder, 0, every_seconds=0.0)
+        for step in range(1, 7):
+            time.sleep(0.3)
+            writer.progress(Phase.training, step, 12)
+        for step in range(7, 13):
+            time.sleep(0.3)
+            with (folder / METRICS).open("a") as metrics:
+                metrics.write(json.dumps({"step": step}) + "\n")
     elif deed == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         (folder / "deaf").touch()

@@ -32,6 +32,13 @@ ROWS = [
     # Our own stop explains everything that follows from it.
     ([None, 1], [None, OOM], {"stop": State.timeout, "timeout_minutes": 0.5}, State.timeout, "launch.timeout_minutes=0.5"),
     (
+        [None],
+        [None],
+        {"stop": State.timeout, "hung": True, "hang_minutes": 30},
+        State.timeout,
+        "no progress for 30 minutes (la",
+    ),
+    (
         [None, None],
         [None, LOST],
         {"stop": State.interrupted, "signal_number": 2},
@@ -92,7 +99,7 @@ ROWS = [
 @pytest.mark.parametrize(("codes", "records", "more", "state", "words"), ROWS)
 def test_direct_ranks(codes, records, more, state, words):
     known = dict(more)
-    ending = Ending(dict(enumerate(codes)), known.pop("stop", None), known.pop("signal_number", None))
+    ending = Ending(dict(enumerate(codes)), known.pop("stop", None), known.pop("signal_number", None), known.pop("hung", False))
     found, reason = classify(Evidence(ending, range(len(codes)), said(*records), **known))
     assert found is state, reason
     assert words in reason

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import time
 
 import pytest
@@ -106,6 +107,46 @@ def test_a_time_limit_ends_the_run(run, tmp_path):
     assert "training 1 of 2" in result.reason
     assert exit_code(result) == 1
     assert alive(environment_of(tmp_path / "run", 0)[TAG]) == []
+
+
+def test_a_run_without_news_is_ended(run, tmp_path):
+    result = run({0: "hang"}, overrides=("launch.hang_minutes=0.02",))
+    assert result.state is State.timeout
+    assert result.reason == "no progress for 0.02 minutes (launch.hang_minutes); last phase: training 1 of 2"
+    assert alive(environment_of(tmp_path / "run", 0)[TAG]) == []
+
+
+def test_news_of_either_kind_keep_a_run_alive(run):
+    assert run({0: "slow"}, overrides=("launch.hang_minutes=0.025",)).state is State.complete
+
+
+def test_trials_in_threads_share_the_signals_of_their_owner(composed, tmp_path, environ, place):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from glmexp.track import NullTracker
+    from glmexp.trial.processes import Signals
+    from glmexp.trial.run import run_trial
+
+    class Seen(NullTracker):
+        def start(self, run):
+            self.told = (run.name, run.group)
+
+    trackers = Seen(), Seen()
+    with Signals() as signals, ThreadPoolExecutor(2) as pool:
+        started = [
+            pool.submit(
+                run_trial, composed, tmp_path / name, [], place(), tracker=tracker, environ=environ({0: "hang"}),
+                worker="stand_in", signals=signals, name=name, group="sweep",
+            )
+            for name, tracker in zip("ab", trackers, strict=True)
+        ]  # fmt: skip
+        deadline = time.monotonic() + 30
+        while not all((tmp_path / name / "environ0.json").exists() for name in "ab") and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+        results = [one.result(timeout=30) for one in started]
+    assert [(result.state, result.signal) for result in results] == 2 * [(State.interrupted, signal.SIGTERM)]
+    assert [tracker.told for tracker in trackers] == [("a", "sweep"), ("b", "sweep")]
 
 
 def test_what_a_rank_leaves_behind_is_ended(run, tmp_path):

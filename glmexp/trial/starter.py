@@ -1,0 +1,47 @@
+"""How the processes of a run come to life: each from nothing, or forked from one that has imported what they need."""
+
+import subprocess
+from pathlib import Path
+from typing import Protocol
+
+from glmexp.trial.commands import Command
+
+
+class RankProcess(Protocol):
+    """What is needed of a process that was started, in the words of ``subprocess.Popen``."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """The exit code (negative: the signal), None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code; raises ``subprocess.TimeoutExpired`` after ``timeout`` seconds."""
+        ...
+
+
+class Starter(Protocol):
+    def start(self, command: Command, log: Path) -> RankProcess:
+        """Starts a command in a session of its own, its output appended to ``log``; raises OSError."""
+        ...
+
+
+class ColdStarter:
+    """A fresh interpreter for each command."""
+
+    def start(self, command: Command, log: Path) -> RankProcess:
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                command.arguments,
+                env=command.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C at the terminal is for the parent, which ends the ranks in order.
+                start_new_session=True,
+            )
+
+
+COLD = ColdStarter()
