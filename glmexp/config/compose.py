@@ -21,6 +21,7 @@ from glmexp.config.schema import Config
 from glmexp.config.secrets import refuse_secrets
 from glmexp.config.wording import from_hydra
 
+LAUNCHER = "hydra_plugins.glmexp_launcher.GlmexpLauncher"
 VERSION_BASE = "1.3"
 NO_OPTION = re.compile(r"""$|[-+.\d\[{]|(null|true|false|nan|inf|''|"")$""")
 EXPERIMENT_MAY_SET = ("mode", "sweeper.params", "run.dir", "sweep.dir")
@@ -41,10 +42,12 @@ def conf_dir() -> str:
 
 
 def register() -> None:
-    """Tells Hydra the schema that ``config.yaml`` starts from."""
+    """Tells Hydra the schema that ``config.yaml`` starts from, and where the launcher that it names is."""
     from hydra.core.config_store import ConfigStore
 
-    ConfigStore.instance().store(name="schema", node=Config, provider="glmexp")
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config, provider="glmexp")
+    store.store(group="hydra/launcher", name="glmexp", node={"_target_": LAUNCHER}, provider="glmexp")
 
 
 def compose(overrides: Sequence[str], config_dir: str | None = None) -> Composed:

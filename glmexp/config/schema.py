@@ -206,6 +206,8 @@ class MeasureConfig:
 class SweepConfig:
     """``--multirun``: many trials in one folder."""
 
+    name: Optional[str] = MISSING
+    """Name of the folder below ``multirun/``; null is the time of the start."""
     resume: bool = MISSING
     """Go on with a sweep folder that holds trials: what is finished does not run again."""
     retry: list[Retry] = MISSING

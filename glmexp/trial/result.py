@@ -6,8 +6,10 @@ import json
 import math
 import platform
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,16 @@ def versions() -> dict[str, str | None]:
     return found
 
 
+def times_since(started: float) -> dict[str, Any]:
+    """The ``times`` of a result that ends now; ``started`` in seconds since the epoch."""
+    now = time.time()
+
+    def iso(seconds: float) -> str:
+        return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds")
+
+    return {"started": iso(started), "finished": iso(now), "seconds": round(now - started, 3)}
+
+
 def describe_device(placement: Placement) -> dict[str, Any]:
     """Kind, name and, for GPUs, the memory in GiB of what the ranks of this node run on."""
     memory = min((gpu.memory_gib for gpu in placement.gpus[: placement.ranks]), default=None)
@@ -123,9 +135,7 @@ def read_result(folder: Path) -> Result | None:
         return None
 
 
-def config_hash(
-    config: Config, ds_config: Mapping[str, Any], placement: Placement, versions: Mapping[str, str | None]
-) -> str:
+def config_hash(config: Config, ds_config: Mapping[str, Any], placement: Placement, versions: Mapping[str, str | None]) -> str:
     """16 hex digits over all that changes the outcome of a run, so that equal digits mean the same trial.
 
     Covers the config but tracker, limits of time, sweep, language and lint, with what DeepSpeed is told in the form of

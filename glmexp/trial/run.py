@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from datetime import datetime
 from pathlib import Path
 
 from glmexp.config.compose import Composed
@@ -30,6 +29,7 @@ from glmexp.trial.result import (
     describe_device,
     exit_code,
     finite,
+    times_since,
     versions,
     write_result,
 )
@@ -152,7 +152,7 @@ class _Trial:
             predicted=None,
             versions=known,
             device=describe_device(self.placement),
-            times={"started": _iso(started), "finished": _iso(time.time()), "seconds": round(time.time() - started, 3)},
+            times=times_since(started),
             signal=ending.signal_number,
             warnings=self.warnings,
         )
@@ -244,7 +244,3 @@ def _port_origin(placement: Placement) -> str:
 
 def _seconds(minutes: float | None) -> float | None:
     return None if minutes is None else 60 * minutes
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds")

@@ -1,0 +1,102 @@
+"""One trial of a sweep, from its folder to its result; whatever happens in it, a result is there afterwards."""
+
+import os
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from glmexp.config.choices import Task
+from glmexp.config.errors import UserError
+from glmexp.config.files import save
+from glmexp.sweep.folder import NEVER_RAN, SweepFolder, set_aside
+from glmexp.sweep.jobs import Invalid, Job
+from glmexp.track.base import Tracker
+from glmexp.trial.placement import Placement
+from glmexp.trial.processes import Signals
+from glmexp.trial.progress import View
+from glmexp.trial.record import CONFIG, DS_CONFIG, RESULT, State, write_json
+from glmexp.trial.redact import redact
+from glmexp.trial.result import Result, describe_device, read_result, times_since, versions, write_result
+from glmexp.trial.run import run_trial
+from glmexp.trial.starter import COLD, Starter
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What one trial is given by its sweep."""
+
+    placement: Placement
+    environ: Mapping[str, str]
+    starter: Starter
+    signals: Signals | None = None
+    view: View | None = None
+    tracker: Tracker | None = None
+
+
+def here(job: Job) -> Surroundings:
+    """A trial that has the whole machine."""
+    return Surroundings(job.placement, os.environ, COLD)
+
+
+def execute(job: Job, sweep: SweepFolder, around: Surroundings) -> Result:
+    """Runs one trial; never raises but for what is no Exception. An earlier try is kept in ``attempt<N>/``."""
+    folder = sweep.place(job.name, job.config_hash)
+    earlier = read_result(folder)
+    if earlier is not None and earlier.state in NEVER_RAN:
+        (folder / RESULT).unlink()
+    set_aside(folder)
+    started = time.time()
+    try:
+        if job.composed.config.task is Task.check:
+            return check(job, folder)
+        return run_trial(
+            job.composed,
+            folder,
+            job.overrides,
+            around.placement,
+            view=around.view,
+            tracker=around.tracker,
+            environ=around.environ,
+            starter=around.starter,
+            signals=around.signals,
+            name=job.label,
+            group=sweep.name,
+        )
+    except Exception as error:
+        # One trial must not end the sweep, not even by a fault of glmexp's own.
+        state = State.invalid if isinstance(error, UserError) else State.failed
+        told = str(error) if isinstance(error, UserError | OSError) else "".join(traceback.format_exception(error)).strip()
+        result = outline(job, state, told[-2000:], started)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_result(result, folder)
+        return result
+
+
+def check(job: Job, folder: Path) -> Result:
+    """``check`` as a trial: its files, and a result without figures."""
+    started = time.time()
+    folder.mkdir(parents=True, exist_ok=True)
+    save(job.composed.config, folder / CONFIG)
+    write_json(folder / DS_CONFIG, job.ds_config)
+    result = outline(job, State.complete, "", started)
+    write_result(result, folder)
+    return result
+
+
+def outline(job: Job | Invalid, state: State, reason: str, started: float | None = None) -> Result:
+    """The result of a trial that did not run to a record of its own."""
+    valid = job if isinstance(job, Job) else None
+    return Result(
+        state=state,
+        reason=reason,
+        overrides=[redact(override, os.environ) for override in job.overrides],
+        config_hash=valid.config_hash if valid else None,
+        world_size=valid.placement.machine.world_size if valid else 0,
+        metrics={},
+        predicted=None,
+        versions=versions(),
+        device=describe_device(valid.placement) if valid else {},
+        times=times_since(time.time() if started is None else started),
+    )

@@ -1,0 +1,170 @@
+"""A sweep's folder: one sweep at a time, what is finished in it, and where the next trial goes.
+
+The trials' own ``result.json`` files are the only record, so that a parent killed at any moment loses the trial in flight at
+most, and a trial can be taken away by deleting its folder or its result.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glmexp.config.errors import UserError
+from glmexp.trial.record import RESULT, State, write_json
+from glmexp.trial.result import Result, read_result
+
+SETTINGS = "sweep.json"
+LOCK = ".lock"
+ATTEMPT = re.compile(r"attempt(\d+)")
+NEVER_RAN = (State.invalid, State.skipped)
+"""Decided anew in each session, since it costs nothing."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    folder: Path
+    result: Result
+
+
+class SweepFolder:
+    """``multirun/<name>/``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def open(self, resume: bool) -> None:
+        """Takes the folder for this process until it ends, whichever way: the kernel frees the lock with it.
+
+        Raises:
+            UserError: another sweep runs there, or trials are there and ``resume`` is not set.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            raise UserError(
+                f"another sweep is running in {self.path}\nwait for its end, or give this one a folder of its own: sweep.name=..."
+            ) from error
+        self._lock = handle
+        if not resume and (trials := list(self.trials())):
+            self.close()
+            raise UserError(
+                f"{self.path} holds {len(trials)} trial(s) already\n"
+                "add sweep.resume=true to go on with them, or give a new sweep.name"
+            )
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def trials(self) -> Iterator[Path]:
+        """The trial folders, finished or not."""
+        for path in sorted(self.path.iterdir()):
+            if path.is_dir() and not path.name.startswith(".") and not path.is_symlink() and any(path.iterdir()):
+                yield path
+
+    def results(self) -> list[Finished]:
+        """Every trial that has a result, in the order of the folders' names."""
+        found = ((path, read_result(path)) for path in self.trials())
+        return [Finished(path, result) for path, result in found if result is not None]
+
+    def ran(self) -> dict[str, Finished]:
+        """The trials that ran, by the hash of what they were."""
+        return {
+            finished.result.config_hash: finished
+            for finished in self.results()
+            if finished.result.config_hash is not None and finished.result.state not in NEVER_RAN
+        }
+
+    def place(self, name: str, digest: str) -> Path:
+        """The folder for a trial: of an earlier session that got no further, whatever it was called then, or a new one."""
+        wanted = self.path / name
+        if wanted.is_dir():
+            return wanted
+        for path in self.trials():
+            if path.name.endswith(f"-{digest[:8]}"):
+                result = read_result(path)
+                if result is None or (result.config_hash == digest and result.state not in NEVER_RAN):
+                    return path
+        return wanted
+
+    def record(self, name: str, result: Result) -> None:
+        """The row of a trial that was not run."""
+        folder = self.path / name
+        folder.mkdir(exist_ok=True)
+        write_json(folder / RESULT, as_record(result))
+
+    def save_settings(self, settings: dict[str, Any]) -> None:
+        write_json(self.path / SETTINGS, settings)
+
+    def settings(self) -> dict[str, Any]:
+        """What ``save_settings`` wrote; empty where nothing can be read."""
+        try:
+            content = json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+
+def as_record(result: Result) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from glmexp.trial.result import finite
+
+    content = finite(asdict(result))
+    assert isinstance(content, dict)
+    return content
+
+
+def set_aside(folder: Path) -> int:
+    """Moves an earlier try of this trial into ``attempt<N>/``; the number of tries that are there then.
+
+    One rename a file: whoever is killed in between finds the rest at the next start.
+    """
+    if not folder.is_dir():
+        return 0
+    numbers = [int(found[1]) for path in folder.iterdir() if (found := ATTEMPT.fullmatch(path.name))]
+    earlier = [path for path in folder.iterdir() if not ATTEMPT.fullmatch(path.name)]
+    if not earlier:
+        return len(numbers)
+    target = folder / f"attempt{max(numbers, default=0) + 1}"
+    target.mkdir()
+    # The result last: until then a reader finds the earlier try where it was.
+    for path in sorted(earlier, key=lambda path: path.name == RESULT):
+        os.replace(path, target / path.name)
+    return len(numbers) + 1
+
+
+@contextmanager
+def claimed(sweep: Path, digest: str) -> Iterator[bool]:
+    """Whether this process is the one to run the trial with this hash, where launchers run several processes at once."""
+    folder = sweep / ".claims"
+    folder.mkdir(exist_ok=True)
+    handle = os.open(folder / digest, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(handle)
+
+
+def remove_empty(folder: Path) -> None:
+    """Takes a folder away again that nothing came to."""
+    if folder.is_dir() and not any(path.name != LOCK for path in folder.iterdir()):
+        shutil.rmtree(folder, ignore_errors=True)
