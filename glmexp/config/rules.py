@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, MultipleOf
 
-from glmexp.config import machinery, offload
-from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Init, Language, Method, Source, TrackerName
+from glmexp.config import machinery, offload, tracker
+from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Init, Language, Method, Source
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel
@@ -115,10 +115,7 @@ def contradictions(config: Config) -> Iterator[str]:
     yield from _inputs(config)
     yield from _optimizer(config)
     yield from sequence_parallel(config)
-    if config.tracker.name is TrackerName.none:
-        for field in ("mode", "project", "entity", "group", "run_name", "tags"):
-            if getattr(config.tracker, field):
-                yield f"tracker.{field} has no effect with tracker=none; add tracker=wandb"
+    yield from tracker.contradictions(config.tracker)
     if config.hardware.emulate and config.hardware.gpu_memory_gib is None:
         yield "hardware.emulate=true needs a card to emulate: hardware=rtx4090, or hardware.gpu_memory_gib=24"
 

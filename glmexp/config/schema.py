@@ -171,9 +171,14 @@ class TrackerConfig:
     """``auto`` goes online with a key and offline without one."""
     project: Optional[str] = MISSING
     entity: Optional[str] = MISSING
+    """User or team (W&B), workspace (SwanLab) that owns the project; null is the key's own."""
     group: Optional[str] = MISSING
+    """Runs that belong together; null is the sweep's name."""
     run_name: Optional[str] = MISSING
+    """null is the name of the trial or of the run folder; in a sweep it stands before the trial's name."""
     tags: list[str] = MISSING
+    workspace: Optional[bool] = MISSING
+    """W&B: at the end of a sweep a workspace with plots over what was swept is saved on the server."""
 
 
 @dataclass

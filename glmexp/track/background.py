@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from glmexp.track.base import RunInfo, Tracker
+from glmexp.track.base import RunInfo, SweepInfo, Tracker
 
 
 class BackgroundTracker(Tracker):
@@ -35,9 +35,16 @@ class BackgroundTracker(Tracker):
         self._tell()
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        if not self._thread.is_alive():
-            return
-        self._calls.put(lambda: self.inner.finish(result))
+        if self._thread.is_alive():
+            self._end(lambda: self.inner.finish(result))
+
+    def overview(self, sweep: SweepInfo) -> None:
+        self._thread.start()
+        self._end(lambda: self.inner.overview(sweep))
+
+    def _end(self, call: Callable[[], None]) -> None:
+        """Waits for the last call and all before it, but not for ever."""
+        self._calls.put(call)
         self._calls.put(None)
         self._thread.join(self.finish_seconds)
         if self._thread.is_alive():

@@ -1,7 +1,7 @@
 """The tracker interface: a dashboard is a view of ``metrics.jsonl`` that can be rebuilt, never the record itself."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -24,11 +24,37 @@ class RunInfo:
     group: str | None = None
     """The sweep a trial belongs to; ``tracker.group`` wins over it."""
     name: str | None = None
-    """Short name of the trial; ``tracker.run_name`` wins over it, null is the folder's name."""
+    """Short name of the trial in its sweep; null is ``tracker.run_name`` or the folder's name."""
+
+    @property
+    def title(self) -> str:
+        """What a dashboard calls the run; in a sweep ``tracker.run_name`` stands before the trial's own name."""
+        asked = self.config.tracker.run_name
+        return f"{asked} {self.name}" if asked and self.name else asked or self.name or self.folder.name
+
+    @property
+    def job_type(self) -> str:
+        """``trial`` in a sweep, else the task."""
+        return "trial" if self.group else self.config.task.value
+
+
+@dataclass(frozen=True)
+class SweepInfo:
+    """What a tracker is told of a sweep when it has ended, made from the result files."""
+
+    folder: Path
+    name: str
+    """The sweep's name, which is the group of its trials."""
+    rows: Sequence[Mapping[str, Any]]
+    """A row a trial, as in ``report.csv``: ``trial`` (folder name), ``state``, ``reason``, the swept keys, each metric."""
+    counts: Mapping[str, int]
+    """State -> trials that ended so."""
+    swept: Sequence[str] = ()
+    """The columns of ``rows`` that were swept: dotted keys (``batch.micro``) and groups (``zero``)."""
 
 
 class Tracker(ABC):
-    """Receives one run: ``start``, then ``log`` for each row of ``metrics.jsonl``, then ``finish``.
+    """Receives one run: ``start``, then ``log`` for each row of ``metrics.jsonl``, then ``finish``; or one sweep: ``overview``.
 
     The parent calls it, so a killed worker loses nothing and ranks know nothing of it. Implementations may raise:
     ``BackgroundTracker`` keeps that away from the trial.
@@ -52,6 +78,9 @@ class Tracker(ABC):
     @abstractmethod
     def finish(self, result: Mapping[str, Any]) -> None:
         """Takes the content of ``result.json``: ``state``, ``reason`` and ``metrics``."""
+
+    def overview(self, sweep: SweepInfo) -> None:  # noqa: B027 - not every dashboard has a place for it
+        """Shows a whole sweep in one place; called again after a sweep was resumed, and replaces what it made before."""
 
 
 class NullTracker(Tracker):
@@ -88,3 +117,13 @@ def plain(value: Any) -> Any:
 def figures(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a row, as floats; what was not measured is left out."""
     return {key: float(value) for key, value in row.items() if isinstance(value, bool | int | float)}
+
+
+def run_config(run: RunInfo) -> dict[str, Any]:
+    """The run's config as nested plain values, with ``deepspeed_config``, ``versions`` and ``world_size``."""
+    return {
+        **plain(run.config),
+        "deepspeed_config": plain(run.ds_config),
+        "versions": plain(run.versions),
+        "world_size": run.world_size,
+    }

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 from glmexp.config.choices import TrackerMode
 from glmexp.config.errors import UserError
 from glmexp.config.schema import TrackerConfig
-from glmexp.track.base import RunInfo, Tracker, figures, plain
+from glmexp.track.base import RunInfo, SweepInfo, Tracker, figures, plain, run_config
+from glmexp.track.session import Session
 
 DEFAULT_PROJECT = "glmexp"
 PUBLIC_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
@@ -32,7 +33,7 @@ def preflight(config: TrackerConfig, environ: Mapping[str, str]) -> list[str]:
     """Checks the package and the key without importing wandb or opening a connection; returns lines for the user.
 
     Raises:
-        UserError: wandb is not installed, or ``tracker.mode=online`` has no key.
+        UserError: a package is not installed, or ``tracker.mode=online`` has no key.
     """
     if importlib.util.find_spec("wandb") is None:
         raise UserError(
@@ -44,9 +45,17 @@ def preflight(config: TrackerConfig, environ: Mapping[str, str]) -> list[str]:
             "tracker.mode=online: no W&B key found, neither in WANDB_API_KEY nor in the netrc file.\n"
             "Log in once with `wandb login`, or choose tracker.mode=offline and run `wandb sync` later."
         )
+    if config.workspace and importlib.util.find_spec("wandb_workspaces") is None:
+        raise UserError(
+            "tracker.workspace=true: the package wandb-workspaces is not installed.\n"
+            "Install it with `pip install 'glmexp[workspaces]'`, or leave tracker.workspace out."
+        )
+    lines = []
     if config.mode in (None, TrackerMode.auto) and not has_key(environ):
-        return ["W&B: no key found, so the run is recorded offline; `wandb sync <run folder>/wandb/offline-run-*` uploads it."]
-    return []
+        lines = ["W&B: no key found, so the run is recorded offline; `wandb sync <run folder>/wandb/offline-run-*` uploads it."]
+    if config.workspace and not is_online(config, environ):
+        lines.append("tracker.workspace=true has no effect offline: a workspace is kept by the server.")
+    return lines
 
 
 def is_online(config: TrackerConfig, environ: Mapping[str, str]) -> bool:
@@ -102,37 +111,32 @@ def _base_url_of_settings(environ: Mapping[str, str]) -> str | None:
 
 
 class WandbTracker(Tracker):
-    """One W&B run for one trial. Its methods block and may raise: give it to ``BackgroundTracker``."""
+    """One W&B run for one trial, or for the overview of a sweep.
 
-    def __init__(self, config: TrackerConfig, environ: Mapping[str, str], warn: Callable[[str], None]) -> None:
+    Its methods block and may raise: give it to ``BackgroundTracker``. Several can be open in one process, each on its thread.
+    """
+
+    def __init__(
+        self, config: TrackerConfig, environ: Mapping[str, str], warn: Callable[[str], None], session: Session | None = None
+    ) -> None:
         super().__init__(warn)
         self.config = config
         self.environ = environ
+        self.session = session or Session()
+        self.online = False
         self._run: Any = None
 
     def start(self, run: RunInfo) -> None:
         """Opens the run; if the server cannot be reached in time or refuses, offline with one warning."""
-        # The crash reports of the wandb process itself are a connection too, also in offline mode.
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        # What it says before it reads our settings, such as whose key it uses.
-        os.environ.setdefault("WANDB_SILENT", "true")
-        # The only import of wandb: it takes 0.6 s, and tracker=none must work without the package.
-        import wandb
-
         # A new id for every start: measurements that start over must not add their rows to an earlier run.
-        identity = secrets.token_hex(4)
-        if is_online(self.config, self.environ):
-            try:
-                self._run = self._init(wandb, run, identity, "online")
-                self.where = self._run.url
-                return
-            except Exception as error:
-                reason = textwrap.shorten(str(error), 160, placeholder=" …") or type(error).__name__
-                self.warn(f"W&B: no run on the server ({reason}); recording offline, `wandb sync` uploads it later")
-                self._remove_leftovers(run.folder, identity)
-                identity = secrets.token_hex(4)
-        self._run = self._init(wandb, run, identity, "offline")
-        self.where = str(Path(self._run.dir).parent)
+        self._run = self._open(
+            run.folder,
+            lambda: secrets.token_hex(4),
+            group=self.config.group or run.group,
+            name=run.title,
+            job_type=run.job_type,
+            config=run_config(run),
+        )
 
     def log(self, row: Mapping[str, Any]) -> None:
         step = row.get("step")
@@ -141,27 +145,84 @@ class WandbTracker(Tracker):
         )
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Writes ``state``, ``reason`` and the metrics into the summary; the exit code is 0 for ``complete`` only."""
+        """Writes ``state``, ``reason`` and the metrics into the summary, and the state as a tag.
+
+        The exit code is 0 for ``complete`` only, so that W&B shows every other run as failed.
+        """
         state = plain(result.get("state"))
         summary = {"state": state, "reason": result.get("reason"), **figures(result.get("metrics") or {})}
         self._run.summary.update({key: value for key, value in summary.items() if value is not None})
-        self._run.finish(exit_code=0 if state == "complete" else 1)
+        self._run.tags = (*(self._run.tags or ()), state)
+        self._close(exit_code=0 if state == "complete" else 1)
 
-    def _init(self, wandb: Any, run: RunInfo, identity: str, mode: str) -> Any:
-        config = self.config
-        return wandb.init(
-            mode=mode,
-            id=identity,
-            dir=str(run.folder),
-            project=config.project or DEFAULT_PROJECT,
-            entity=config.entity,
-            group=config.group or run.group,
-            name=config.run_name or run.name or run.folder.name,
-            tags=list(config.tags),
-            job_type=run.config.task.value,
-            config=run_config(run),
-            settings=self._settings(wandb, mode),
+    def overview(self, sweep: SweepInfo) -> None:
+        """One run with the table of all trials, memory against speed, and the number of trials by state.
+
+        Its id is kept in the sweep folder: what is made after a resume takes the place of what was there.
+        """
+        from glmexp.track.wandb_overview import content, kept_identity, remove_local, save_workspace
+
+        identity = kept_identity(sweep.folder)
+        remove_local(sweep.folder, identity)
+        group = self.config.group or sweep.name
+        self._run = self._open(
+            sweep.folder, lambda: identity, group=group, name=f"overview {sweep.name}", job_type="sweep", resume="allow"
         )
+        self._run.log(content(sweep))
+        self._run.summary.update({"trials": len(sweep.rows), "states": dict(sweep.counts)})
+        if self.config.workspace and self.online:
+            self._run.summary["workspace"] = save_workspace(sweep, group, self._run.entity, self._run.project)
+        self._close(exit_code=0)
+
+    def _close(self, exit_code: int) -> None:
+        try:
+            self._run.finish(exit_code=exit_code)
+        except Exception:
+            # The next trials need not wait for it too.
+            self.session.lose()
+            raise
+
+    def _open(self, folder: Path, identity: Callable[[], str], **described: Any) -> Any:
+        # The crash reports of the wandb process itself are a connection too, also in offline mode.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        # What it says before it reads our settings, such as whose key it uses.
+        os.environ.setdefault("WANDB_SILENT", "true")
+        # The only import of wandb: it takes 0.6 s, and tracker=none must work without the package.
+        import wandb
+
+        def init(mode: str, name: str) -> Any:
+            return wandb.init(
+                mode=mode,
+                id=name,
+                dir=str(folder),
+                project=self.config.project or DEFAULT_PROJECT,
+                entity=self.config.entity,
+                tags=list(self.config.tags),
+                reinit="create_new",  # the trials of a sweep that run side by side have a run each
+                settings=self._settings(wandb, mode),
+                **(described if mode == "online" else {**described, "resume": None}),
+            )
+
+        def online() -> Any:
+            name = identity()
+            try:
+                return init("online", name)
+            except Exception:
+                for path in (folder / "wandb").glob(f"run-*-{name}"):
+                    shutil.rmtree(path, ignore_errors=True)
+                raise
+
+        if is_online(self.config, self.environ):
+            try:
+                if run := self.session.connect(online):
+                    self.online, self.where = True, run.url
+                    return run
+            except Exception as error:
+                reason = textwrap.shorten(str(error), 160, placeholder=" …") or type(error).__name__
+                self.warn(f"W&B: no run on the server ({reason}); recording offline, `wandb sync` uploads it later")
+        run = init("offline", identity())
+        self.where = str(Path(run.dir).parent)
+        return run
 
     def _settings(self, wandb: Any, mode: str) -> Any:
         wanted: dict[str, Any] = {
@@ -192,17 +253,3 @@ class WandbTracker(Tracker):
         # The names that start with x_ come and go between releases, and an unknown one is an error.
         known = wandb.Settings.model_fields
         return wandb.Settings(**{name: value for name, value in wanted.items() if name in known})
-
-    def _remove_leftovers(self, folder: Path, identity: str) -> None:
-        for path in (folder / "wandb").glob(f"run-*-{identity}"):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def run_config(run: RunInfo) -> dict[str, Any]:
-    """The run's config as nested plain values, with ``deepspeed_config``, ``versions`` and ``world_size``."""
-    return {
-        **plain(run.config),
-        "deepspeed_config": plain(run.ds_config),
-        "versions": plain(run.versions),
-        "world_size": run.world_size,
-    }

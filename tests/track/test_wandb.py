@@ -15,7 +15,8 @@ from glmexp.config import UserError, compose
 from glmexp.config.choices import TrackerMode, TrackerName
 from glmexp.config.schema import Config, TrackerConfig
 from glmexp.track import NullTracker, RunInfo, preflight, tracker_for
-from glmexp.track.wandb import find_key, is_online, run_config
+from glmexp.track.base import run_config
+from glmexp.track.wandb import find_key, is_online
 
 KEY = "0123456789" * 4
 OFFLINE = ["tracker=wandb", "tracker.mode=offline"]
@@ -57,7 +58,12 @@ def once_closed(path: Path) -> OfflineRun:
 def test_offline_run_is_read_back(tmp_path: Path) -> None:
     run, told = record(tmp_path, *OFFLINE, "tracker.group=grid", "tracker.tags=[a,b]", "batch.micro=2")
     assert told == []
-    assert (run.name, run.project, run.group, run.tags) == (tmp_path.name, "glmexp", "grid", ["a", "b"])
+    assert (run.name, run.project, run.group, run.tags) == (
+        tmp_path.name,
+        "glmexp",
+        "grid",
+        ["a", "b", "complete"],
+    )
     assert [row["_step"] for row in run.history] == [1, 2, 3]
     assert [row["loss"] for row in run.history] == pytest.approx([1, 1 / 2, 1 / 3])
     assert [row["skipped"] for row in run.history] == [0, 1, 0]

@@ -1,0 +1,86 @@
+"""The overview of a sweep on W&B: what its run logs, and a workspace with plots over what was swept."""
+
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+from glmexp.track.base import SweepInfo
+from glmexp.track.swept import SPEED, columns, config_keys, memory_column, number
+
+IDENTITY = "wandb/overview_id"
+"""File in the sweep folder with the id of the overview's run."""
+
+
+def kept_identity(folder: Path) -> str:
+    """The id of the sweep's overview run, the same for every call."""
+    file = folder / IDENTITY
+    if not file.is_file():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(secrets.token_hex(4), encoding="utf-8")
+    return file.read_text(encoding="utf-8").strip()
+
+
+def remove_local(folder: Path, identity: str) -> None:
+    """Removes the local files of an earlier overview, which the new one replaces."""
+    for path in (folder / "wandb").glob(f"*run-*-{identity}"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def content(sweep: SweepInfo) -> dict[str, Any]:
+    """The table of all trials, and the scatter plot of memory (GiB) against speed (tokens/s) of those that have both."""
+    import wandb
+
+    names = columns(sweep.rows)
+    # A column holds texts if one of its cells does: W&B wants one type a column.
+    texts = {name for name in names if any(not number(row.get(name)) and row.get(name) is not None for row in sweep.rows)}
+    rows = [
+        [str(value) if name in texts and value is not None else value for name in names for value in (row.get(name),)]
+        for row in sweep.rows
+    ]
+    memory = memory_column(sweep.rows)
+    points = [
+        [row.get("trial"), float(row[memory]), float(row[SPEED])]
+        for row in sweep.rows
+        if number(row.get(memory)) and number(row.get(SPEED))
+    ]
+    scatter = wandb.Table(columns=["trial", memory, SPEED], data=points)
+    return {
+        "trials": wandb.Table(columns=names, data=rows),
+        "memory_and_speed": wandb.plot.scatter(scatter, memory, SPEED, title="Memory (GiB) and tokens/s"),
+    }
+
+
+def workspace(sweep: SweepInfo, group: str, entity: str, project: str) -> Any:
+    """A workspace of the sweep's group: a scatter plot and parallel coordinates over what was swept."""
+    from wandb_workspaces.reports.v2 import interface as panels
+    from wandb_workspaces.workspaces import interface as workspaces
+
+    memory = memory_column(sweep.rows)
+    ends = [panels.SummaryMetric(memory), panels.SummaryMetric(SPEED)]
+    swept = [panels.Config(key) for key in config_keys(sweep)]
+    return workspaces.Workspace(
+        entity=entity,
+        project=project,
+        name=f"glmexp {group}",
+        sections=[
+            workspaces.Section(
+                name="Sweep",
+                is_open=True,
+                panels=[
+                    panels.ScatterPlot(title="Memory (GiB) and tokens/s", x=ends[0], y=ends[1]),
+                    panels.ParallelCoordinatesPlot(
+                        title="What was swept",
+                        columns=[panels.ParallelCoordinatesPlotColumn(metric=metric) for metric in (*swept, *ends)],
+                    ),
+                ],
+            )
+        ],
+        runset_settings=workspaces.RunsetSettings(filters=f"Group == {group!r} and JobType == 'trial'"),
+    )
+
+
+def save_workspace(sweep: SweepInfo, group: str, entity: str, project: str) -> str:
+    """Saves the workspace on the server and returns its address."""
+    saved = workspace(sweep, group, entity, project).save()
+    return str(saved.url)
