@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, MultipleOf
 
-from glmexp.config import machinery, offload, tracker
-from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Init, Language, Method, Source
+from glmexp.config import machinery, measure, offload, tracker
+from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Init, Language, Method, Source, Task
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel
@@ -45,9 +45,9 @@ def _precision_option(config: Config) -> str:
     return "autocast" if config.precision.autocast_dtype is not None else config.precision.dtype.value
 
 
-def warnings(config: Config) -> list[str]:
-    """What takes effect but is likely not what was meant, one line each."""
-    found = []
+def warnings(config: Config, sources: Mapping[str, str] | None = None) -> list[str]:
+    """What is likely not what was meant, one line each; with ``sources`` also what was set and has no effect on the task."""
+    found = list(measure.without_effect(config, sources or {}))
     recommended = [dtype.value for dtype in config.model.recommended_precisions]
     dtype = config.precision.dtype
     if recommended and dtype is not Dtype.fp32 and dtype.value not in recommended:
@@ -55,19 +55,21 @@ def warnings(config: Config) -> list[str]:
             f"precision={dtype.value}: {config.model.path} was trained in {' or '.join(recommended)} and may "
             f"overflow or lose accuracy in {dtype.value}; use precision={recommended[0]}"
         )
-    if config.method.name is not Method.full and config.model.init is Init.random:
-        name = config.method.name.value
-        found.append(f"method={name} on random weights: what is trained fits only this model, drawn from this train.seed")
-    method, lr = config.method, config.optimizer.lr
-    if method.name is Method.ptuning_v2 and not method.prefix_projection and lr < PREFIX_LR:
-        found.append(
-            f"method=ptuning_v2: a prefix hardly moves at optimizer.lr={lr:g}; ChatGLM2's scripts train it at 1e-2 to 2e-2"
-        )
+    if config.task is not Task.measure:  # it learns nothing that is kept
+        found += _learns_little(config)
     if config.lang is not Language.en:
         found.append(f"lang={config.lang.value} has no effect on {config.task.value}: it is the language of explain")
     if config.hardware.gpu_memory_gib is not None and not config.hardware.emulate:
         found.append(f"hardware={config.hardware.name} has no effect on a run without hardware.emulate=true")
     return [*found, *machinery.warnings(config)]
+
+
+def _learns_little(config: Config) -> Iterator[str]:
+    method, lr = config.method, config.optimizer.lr
+    if method.name is not Method.full and measure.initialisation(config) is Init.random:
+        yield f"method={method.name.value} on random weights: what is trained fits only this model, drawn from this train.seed"
+    if method.name is Method.ptuning_v2 and not method.prefix_projection and lr < PREFIX_LR:
+        yield f"method=ptuning_v2: a prefix hardly moves at optimizer.lr={lr:g}; ChatGLM2's scripts train it at 1e-2 to 2e-2"
 
 
 def out_of_range(node: Any, prefix: str = "") -> Iterator[str]:
@@ -110,6 +112,7 @@ def contradictions(config: Config) -> Iterator[str]:
     yield from _zero(config)
     yield from offload.contradictions(config)
     yield from machinery.contradictions(config)
+    yield from measure.contradictions(config)
     yield from _precision(config)
     yield from _method(config)
     yield from _inputs(config)
