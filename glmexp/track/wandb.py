@@ -13,7 +13,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from glmexp.config.choices import TrackerMode
@@ -190,7 +190,7 @@ class WandbTracker(Tracker):
         # The only import of wandb: it takes 0.6 s, and tracker=none must work without the package.
         import wandb
 
-        def init(mode: str, name: str) -> Any:
+        def init(mode: Literal["online", "offline"], name: str) -> Any:
             return wandb.init(
                 mode=mode,
                 id=name,

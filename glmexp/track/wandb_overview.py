@@ -57,8 +57,8 @@ def workspace(sweep: SweepInfo, group: str, entity: str, project: str) -> Any:
     from wandb_workspaces.workspaces import interface as workspaces
 
     memory = memory_column(sweep.rows)
-    ends = [panels.SummaryMetric(memory), panels.SummaryMetric(SPEED)]
-    swept = [panels.Config(key) for key in config_keys(sweep)]
+    ends: list[Any] = [panels.SummaryMetric(memory), panels.SummaryMetric(SPEED)]
+    swept: list[Any] = [panels.Config(key) for key in config_keys(sweep)]
     return workspaces.Workspace(
         entity=entity,
         project=project,
