@@ -19,7 +19,8 @@ class Search(Protocol):
     """Decides which trial comes next; called from one thread alone.
 
     The main loop calls ``ask`` whenever a slot is free and ``tell`` when a trial has ended, in whatever order they end. For a
-    trial that an earlier session has finished it calls ``tell`` at once, with the stored result. A ``Skip`` is not told.
+    trial that an earlier session has finished, and for one that is the same as another, it calls ``tell`` at once with the
+    result that is there. A ``Skip`` is not told.
     """
 
     def ask(self) -> Job | Skip | None:
