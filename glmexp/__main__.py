@@ -124,8 +124,11 @@ def run(arguments: Sequence[str], outer: Outer | None) -> int:
         if verb in COMPOSING and not any(flag in HELP for flag in flags):
             show: Callable[[Sequence[str], Expanded], int] = getattr(import_module(COMPOSING[verb]), verb)
             return show(flags, expanded)
-        if outer is not None and any(flag in ("--multirun", "-m") for flag in flags):
+        sweeping = any(flag in ("--multirun", "-m") for flag in flags)
+        if outer is not None and sweeping:
             raise UserError(refusal_of_multirun(outer))
+        if verb is None and sweeping and not any(override.lstrip("+").startswith("task=") for override in overrides):
+            verb = Task.measure.value
         return compose_and_run(
             [*flags, *([f"task={verb}"] if verb in TASKS else [])], expanded, new_run_id(outer.node if outer else 0)
         )

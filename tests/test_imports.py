@@ -19,8 +19,9 @@ ALLOWED = {
     "data": {"data", "config"},
     "models": {"models", "architecture", "config"},
     "train": {"train", "models", "data", "architecture", "config", "trial.record", "trial.orphan"},
-    "hydra_entry": {"trial", "dsconfig", "track", "architecture", "config"},
-    "__main__": {"hydra_entry", "trial", "dsconfig", "track", "architecture", "config"},
+    "sweep": {"sweep", "trial", "dsconfig", "track", "architecture", "config"},
+    "hydra_entry": {"sweep", "trial", "dsconfig", "track", "architecture", "config"},
+    "__main__": {"hydra_entry", "sweep", "trial", "dsconfig", "track", "architecture", "config"},
 }
 """Package -> what its modules may import of glmexp. ``config`` holds the schema and UserError, which all may use."""
 
@@ -68,7 +69,7 @@ def names_below(*packages):
 
 
 def test_the_parent_is_light():
-    parent = ["glmexp.__main__", "glmexp.hydra_entry", *names_below("config", "architecture", "dsconfig", "track", "trial")]
+    parent = ["glmexp.__main__", "glmexp.hydra_entry", *names_below("config", "architecture", "dsconfig", "track", "trial", "sweep")]
     loaded = loaded_after(f"import {', '.join(parent)}")
     assert not loaded & {"torch", "deepspeed", "transformers", "peft", "wandb", "numpy", "pandas"}
 

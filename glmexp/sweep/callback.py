@@ -4,9 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 
+from glmexp.config.choices import Order, Search
+from glmexp.config.compose import LAUNCHER
 from glmexp.config.errors import UserError
 from glmexp.sweep.folder import SweepFolder
 from glmexp.sweep.session import SweepRefusedError, current
@@ -18,6 +21,7 @@ class SweepCallback(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Names, locks and opens the folder. Raises SweepRefusedError, since Hydra would turn a UserError into a warning."""
         try:
+            refuse_settings_without_effect(config)
             name_folder(config)
             folder = SweepFolder(Path(config.hydra.sweep.dir).absolute())
             folder.open(bool(config.sweep.resume))
@@ -28,9 +32,32 @@ class SweepCallback(Callback):
                 "objective": OmegaConf.select(config, "sweep.objective").value,
                 "gpu_memory_gib": config.sweep.gpu_memory_gib,
                 "lang": config.lang.value,
+                "swept": swept(config),
             }
         )
         current().folder = folder
+
+
+def swept(config: DictConfig) -> list[str]:
+    """Keys that are given several values."""
+    parser = OverridesParser.create()
+    given = [*(f"{key}={value}" for key, value in (config.hydra.sweeper.get("params") or {}).items())]
+    parsed = parser.parse_overrides([*given, *config.hydra.overrides.task])
+    return list(dict.fromkeys(item.key_or_group for item in parsed if item.is_sweep_override()))
+
+
+def refuse_settings_without_effect(config: DictConfig) -> None:
+    """What only glmexp's own launcher does is not dropped in silence under another one."""
+    target = config.hydra.launcher.get("_target_")
+    if target == LAUNCHER:
+        return
+    wanted = {"slots": 1, "order": Order.grid, "search": Search.grid, "time_budget_minutes": None}
+    for name, plain in wanted.items():
+        if config.sweep[name] != plain:
+            raise UserError(
+                f"sweep.{name} has no effect with hydra/launcher={target}: that launcher starts the trials itself\n"
+                f"leave sweep.{name} out, or leave out hydra/launcher"
+            )
 
 
 def name_folder(config: DictConfig) -> None:

@@ -20,7 +20,7 @@ from glmexp.trial.record import CONFIG, DS_CONFIG, RESULT, State, write_json
 from glmexp.trial.redact import redact
 from glmexp.trial.result import Result, describe_device, read_result, times_since, versions, write_result
 from glmexp.trial.run import run_trial
-from glmexp.trial.starter import COLD, Starter
+from glmexp.trial.starter import Starter
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,6 @@ class Surroundings:
     signals: Signals | None = None
     view: View | None = None
     tracker: Tracker | None = None
-
-
-def here(job: Job) -> Surroundings:
-    """A trial that has the whole machine."""
-    return Surroundings(job.placement, os.environ, COLD)
 
 
 def execute(job: Job, sweep: SweepFolder, around: Surroundings) -> Result:

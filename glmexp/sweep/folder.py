@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 
 from glmexp.config.errors import UserError
 from glmexp.trial.record import RESULT, State, write_json
-from glmexp.trial.result import Result, read_result
+from glmexp.trial.result import Result, read_result, write_result
 
 SETTINGS = "sweep.json"
 LOCK = ".lock"
@@ -56,7 +55,7 @@ class SweepFolder:
         except BlockingIOError as error:
             os.close(handle)
             raise UserError(
-                f"another sweep is running in {self.path}\nwait for its end, or give this one a folder of its own: sweep.name=..."
+                f"another sweep is running in {self.path}\nwait for its end, or name another folder: sweep.name=NAME"
             ) from error
         self._lock = handle
         if not resume and (trials := list(self.trials())):
@@ -105,8 +104,11 @@ class SweepFolder:
     def record(self, name: str, result: Result) -> None:
         """The row of a trial that was not run."""
         folder = self.path / name
+        earlier = read_result(folder)
+        if earlier is not None and (earlier.state, earlier.reason) == (result.state, result.reason):
+            return
         folder.mkdir(exist_ok=True)
-        write_json(folder / RESULT, as_record(result))
+        write_result(result, folder)
 
     def save_settings(self, settings: dict[str, Any]) -> None:
         write_json(self.path / SETTINGS, settings)
@@ -118,16 +120,6 @@ class SweepFolder:
         except (OSError, ValueError):
             return {}
         return content if isinstance(content, dict) else {}
-
-
-def as_record(result: Result) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from glmexp.trial.result import finite
-
-    content = finite(asdict(result))
-    assert isinstance(content, dict)
-    return content
 
 
 def set_aside(folder: Path) -> int:
@@ -162,9 +154,3 @@ def claimed(sweep: Path, digest: str) -> Iterator[bool]:
         yield False
     finally:
         os.close(handle)
-
-
-def remove_empty(folder: Path) -> None:
-    """Takes a folder away again that nothing came to."""
-    if folder.is_dir() and not any(path.name != LOCK for path in folder.iterdir()):
-        shutil.rmtree(folder, ignore_errors=True)

@@ -66,7 +66,9 @@ Compose = Callable[[Sequence[str]], Composed]
 """Overrides -> checked configuration; raises UserError or one of Hydra's and OmegaConf's errors."""
 
 
-def job(number: int, overrides: Sequence[str], swept: Iterable[str], compose: Compose, found: Probe, slots: int) -> Job | Invalid:
+def job(
+    number: int, overrides: Sequence[str], swept: Iterable[str], compose: Compose, found: Probe, slots: int
+) -> Job | Invalid:
     """Composes and checks one trial for this machine.
 
     Args:
@@ -79,8 +81,8 @@ def job(number: int, overrides: Sequence[str], swept: Iterable[str], compose: Co
         composed = compose(overrides)
         config = composed.config
         check_inputs(config)
-        # A check starts nothing, so it may be of another machine.
-        placement = resolve(config, os.environ, share(found, slots, config.launch.ranks), launching=config.task is not Task.check)
+        launching = config.task is not Task.check  # a check may be of another machine
+        placement = resolve(config, os.environ, share(found, slots, config.launch.ranks), launching=launching)
         ds_config, cautions = examine(config, placement.machine)
     except (UserError, OmegaConfBaseException) as error:
         told = error if isinstance(error, UserError) else from_hydra(error)

@@ -1,18 +1,21 @@
 """The sweep that this process runs. Hydra makes its launcher and callbacks itself, so that is where they find it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig
 
 from glmexp.config.compose import Composed, from_composition
+from glmexp.config.errors import UserError
 from glmexp.dsconfig.convert import Expanded
 from glmexp.sweep.folder import SweepFolder
 
 
 class SweepRefusedError(BaseException):
     """A user's error found before the first trial; Hydra turns plain exceptions of a callback into warnings."""
+
+    def __init__(self, error: UserError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @dataclass
@@ -23,24 +26,34 @@ class Session:
     folder: SweepFolder | None = None
     signal: int | None = None
     """The signal that ended the sweep."""
-    ran: list[Path] = field(default_factory=list)
+    concluded: bool = False
+    """Whether the user has been told what came out."""
 
-    def compose(self, task: DictConfig) -> Composed:
+    def compose(self, task: DictConfig, hydra: DictConfig) -> Composed:
         """What Hydra composed for one trial, checked, with the files that values came from; raises UserError."""
-        composed = from_composition(task, task.hydra)
-        sources: Mapping[str, str] = self.expanded.relabel(composed.sources)
-        return Composed(composed.config, dict(sources))
+        composed = from_composition(task, hydra)
+        return replace(composed, sources=self.expanded.relabel(composed.sources))
+
+
+    def exit_code(self) -> int:
+        """Of the sweep, once Hydra is through; 0 where none was begun, as after ``--cfg job``."""
+        from glmexp.sweep.ending import conclude, exit_code
+
+        if self.folder is None:
+            return 0
+        if not self.concluded:  # by a launcher that is not glmexp's own
+            conclude(self.folder, [], print)
+        return exit_code([finished.result for finished in self.folder.results()], self.signal)
 
 
 _sessions: list[Session] = []
 
 
-def begin(session: Session) -> None:
-    _sessions.append(session)
+def begin(expanded: Expanded) -> Session:
+    _sessions.append(Session(expanded))
+    return _sessions[-1]
 
 
 def current() -> Session:
     """The session of this process; a launcher's own worker process has none and gets an empty one."""
-    if not _sessions:
-        begin(Session(Expanded([], [], {})))
-    return _sessions[-1]
+    return _sessions[-1] if _sessions else begin(Expanded([]))

@@ -1,0 +1,76 @@
+"""One trial of a sweep whose trials some other launcher starts: Hydra's basic one, joblib, submitit, Ray.
+
+What keeps trials apart, finds what is finished and rebuilds the report works from the sweep's files alone, in whichever
+process the launcher runs this.
+"""
+
+import os
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from glmexp.config.choices import Retry
+from glmexp.sweep.ending import objective_value
+from glmexp.sweep.execute import Surroundings, execute, outline
+from glmexp.sweep.folder import SweepFolder, claimed
+from glmexp.sweep.jobs import Invalid, Job, job
+from glmexp.sweep.session import current
+from glmexp.track.selection import tracker_for
+from glmexp.trial.closing import printable
+from glmexp.trial.machine import probe
+from glmexp.trial.record import State
+from glmexp.trial.result import Result
+from glmexp.trial.starter import COLD
+
+
+def run_alone(task: DictConfig, node: DictConfig) -> float:
+    """Runs the trial that Hydra composed, unless it is finished or another process is at it; says how it ended.
+
+    Args:
+        task: the composed configuration.
+        node: Hydra's own part of it.
+
+    Returns the value of ``sweep.objective``, infinitely bad where there is none. Raises SystemExit after a signal.
+    """
+    folder = SweepFolder(Path(node.sweep.dir).absolute())
+    overrides = [str(text) for text in OmegaConf.to_container(node.overrides.task, resolve=False)]  # type: ignore[union-attr]
+    swept = folder.settings().get("swept", [])
+    asked = job(int(node.job.num), overrides, swept, lambda _: current().compose(task, node), probe(os.environ), slots=1)
+    result = decide(asked, folder)
+    reason = f": {result.reason.splitlines()[0]}" if result.reason else ""
+    print(printable(f"{asked.name}: {result.state.value}{reason}"), flush=True)
+    report(folder)
+    if result.state is State.interrupted:
+        raise SystemExit(128 + (result.signal or 2))  # a BaseException: Hydra's basic launcher would go on otherwise
+    return objective_value(result, task.sweep.objective)
+
+
+def decide(asked: Job | Invalid, folder: SweepFolder) -> Result:
+    """The trial's result, by running it if need be."""
+    if isinstance(asked, Invalid):
+        result = outline(asked, State.invalid, asked.reason)
+        folder.record(asked.name, result)
+        return result
+    with claimed(folder.path, asked.config_hash) as ours:
+        finished = folder.ran().get(asked.config_hash)
+        retry = [State(Retry(state).value) for state in asked.composed.config.sweep.retry]
+        if finished is not None and finished.folder.name != asked.name and finished.result.state not in retry:
+            return skipped(asked, folder, finished.folder.name)
+        if finished is not None and finished.result.state not in retry:
+            return finished.result
+        if not ours:
+            return skipped(asked, folder, "a trial that is running")
+        tracker = tracker_for(asked.composed.config.tracker, os.environ, print)
+        return execute(asked, folder, Surroundings(asked.placement, os.environ, COLD, tracker=tracker))
+
+
+def skipped(asked: Job, folder: SweepFolder, other: str) -> Result:
+    result = outline(asked, State.skipped, f"the same effective configuration as {other}")
+    folder.record(asked.name, result)
+    return result
+
+
+def report(folder: SweepFolder) -> None:
+    from glmexp.sweep.report import build
+
+    build(folder.path)

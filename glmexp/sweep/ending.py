@@ -1,0 +1,56 @@
+"""The end of a sweep: the report, what it says in a few lines, and the exit code."""
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from glmexp.config.choices import Objective
+from glmexp.config.errors import USER_ERROR
+from glmexp.sweep.folder import SweepFolder
+from glmexp.trial.record import State
+from glmexp.trial.result import Result
+
+TROUBLE = (State.failed, State.killed, State.timeout, State.interrupted)
+"""Ends that do not follow from what was asked for. Running out of memory or diverging is a finding of a sweep."""
+
+
+def exit_code(results: Sequence[Result], signal: int | None = None) -> int:
+    """Of all trials in a sweep's folder.
+
+    0: at least one is complete and none failed, was killed, timed out or was interrupted. 2: every one was refused.
+    128 + signal: the sweep was interrupted. 1: anything else.
+    """
+    if signal is not None:
+        return 128 + signal
+    states = {result.state for result in results}
+    if State.complete in states and not states & set(TROUBLE):
+        return 0
+    return USER_ERROR if states <= {State.invalid} else 1
+
+
+def objective_value(result: Result | None, objective: Objective) -> float:
+    """What a sweeper that searches is told: tokens/s, or the memory peak in GiB; infinitely bad where there is none."""
+    fast = objective is Objective.throughput
+    metrics = result.metrics if result is not None and result.state is State.complete else {}
+    peak = metrics.get("peak_allocated_gib")
+    value = metrics.get("tokens_per_second") if fast else metrics.get("host_peak_gib") if peak is None else peak
+    return float(value) if isinstance(value, int | float) else (-math.inf if fast else math.inf)
+
+
+def counted(results: Sequence[Result]) -> str:
+    """``5 complete, 1 oom``, in the order of the states."""
+    counts = Counter(result.state for result in results)
+    return ", ".join(f"{counts[state]} {state.value}" for state in State if counts[state]) or "no trial"
+
+
+def conclude(folder: SweepFolder, summary: Sequence[str], say: Callable[[str], None]) -> None:
+    """Builds the report with its plots and says what came out; ``summary`` is what the search has found, a line each."""
+    from glmexp.sweep.report import build
+
+    report = build(folder.path, plots=True)
+    say("")
+    say(f"{counted([finished.result for finished in folder.results()])}")
+    for line in [*summary, *report.sentences]:
+        say(line)
+    say(f"report: {os.path.relpath(folder.path / 'report.html')}")

@@ -1,0 +1,143 @@
+"""The main loop of a sweep: start what the search asks for, and record what ends, until all is decided.
+
+One thread a trial waits for its ranks; everything else (search, screen, report) happens in the main thread.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from glmexp.config.schema import SweepConfig
+from glmexp.sweep.execute import Surroundings, execute, outline
+from glmexp.sweep.folder import Finished, SweepFolder
+from glmexp.sweep.jobs import Job
+from glmexp.sweep.search import Search, Skip
+from glmexp.sweep.slots import Slot, Slots
+from glmexp.sweep.view import SweepView
+from glmexp.track.base import Tracker
+from glmexp.trial.processes import Signals
+from glmexp.trial.record import State
+from glmexp.trial.result import Result
+from glmexp.trial.starter import Starter
+
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Means:
+    """What the loop works with."""
+
+    folder: SweepFolder
+    slots: Slots
+    starter: Starter
+    view: SweepView
+    signals: Signals
+    tracker: Callable[[Job], Tracker]
+    """Makes the tracker of one trial."""
+
+
+class Loop:
+    """Runs the trials of one search to the end."""
+
+    def __init__(self, settings: SweepConfig, search: Search, means: Means) -> None:
+        self.search = search
+        self.means = means
+        self.retry = {State(retry.value) for retry in settings.retry}
+        budget = settings.time_budget_minutes
+        self.stop_at = None if budget is None else time.monotonic() + 60 * budget
+        self.finished: dict[str, Finished] = means.folder.ran()
+        self.results: dict[str, Result] = {}
+        """By hash: the trials that this search has been told of."""
+        self.ended: queue.SimpleQueue[tuple[Job, Slot, Result]] = queue.SimpleQueue()
+        self.running = 0
+        self.waiting: Job | None = None
+        """Asked for, and needs more GPUs than are free."""
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether the search would have had more trials run."""
+        return self.waiting is not None or not self.search.done
+
+    @property
+    def out_of_time(self) -> bool:
+        return self.stop_at is not None and time.monotonic() > self.stop_at
+
+    def run(self) -> None:
+        while True:
+            self.start()
+            if not self.running:
+                if self.stopping or self.search.done:
+                    return
+                raise RuntimeError("the search is not done and asks for nothing, while no trial is running")
+            self.collect()
+
+    @property
+    def stopping(self) -> bool:
+        return bool(self.means.signals.received) or self.out_of_time
+
+    def start(self) -> None:
+        """Starts trials as long as there are slots and the search has any."""
+        while not self.stopping and self.running < self.means.slots.count:
+            step = self.waiting or self.search.ask()
+            self.waiting = None
+            if step is None:
+                return
+            if isinstance(step, Skip):
+                self.skip(step)
+            elif (known := self.known(step)) is not None:
+                self.tell(step, known, earlier=True)
+            elif (slot := self.means.slots.take(step)) is not None:
+                self.running += 1
+                threading.Thread(target=self.trial, args=(step, slot), name=step.name).start()
+            else:
+                self.waiting = step
+                return
+
+    def known(self, job: Job) -> Result | None:
+        """What an earlier session found, unless ``sweep.retry`` names how that ended."""
+        finished = self.finished.get(job.config_hash)
+        return None if finished is None or finished.result.state in self.retry else finished.result
+
+    def trial(self, job: Job, slot: Slot) -> None:
+        """One trial, on a thread of its own."""
+        means = self.means
+        around = Surroundings(
+            slot.placement, slot.environ, means.starter, means.signals, means.view.trial(job.name), means.tracker(job)
+        )
+        self.ended.put((job, slot, execute(job, means.folder, around)))
+
+    def collect(self) -> None:
+        """Takes what has ended meanwhile, and keeps the screen alive."""
+        try:
+            job, slot, result = self.ended.get(timeout=POLL_SECONDS)
+        except queue.Empty:
+            self.means.view.refresh()
+            return
+        self.running -= 1
+        self.means.slots.give(slot)
+        self.tell(job, result)
+        self.start()  # the next trial works while the report is made
+        self.report()
+        self.means.view.refresh()
+
+    def report(self) -> None:
+        """Rebuilds the report; one that cannot be written (a full disk) must not end the sweep."""
+        from glmexp.sweep.report import build
+
+        try:
+            build(self.means.folder.path)
+        except Exception as error:
+            self.means.view.note(f"warning: the report was not written: {type(error).__name__}: {error}")
+
+    def tell(self, job: Job, result: Result, earlier: bool = False) -> None:
+        self.results[job.config_hash] = result
+        self.search.tell(job, result)
+        reason = f"{result.reason} (finished earlier)".strip() if earlier else result.reason
+        self.means.view.finish(job.name, result.state, reason, result.metrics)
+
+    def skip(self, step: Skip) -> None:
+        result = outline(step.job, State.skipped, step.reason)
+        self.means.folder.record(step.job.name, result)
+        self.means.view.finish(step.job.name, State.skipped, step.reason, {})
