@@ -16,33 +16,32 @@ class Session:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._reached: bool | None = None
+        self._tried = False
+        self._lost = False
 
     def connect(self, attempt: Callable[[], Made]) -> Made | None:
         """What ``attempt`` makes, or None if the server is lost; raises the error of the attempt that lost it."""
-        if self._reached is None:
+        if not self._tried:
             with self._lock:
-                if self._reached is None:
-                    return self._attempt(attempt)
-        return self._attempt(attempt)
+                if not self._tried:
+                    try:
+                        return self._connect(attempt)
+                    finally:
+                        self._tried = True
+        return self._connect(attempt)
 
-    def _attempt(self, attempt: Callable[[], Made]) -> Made | None:
-        if self._reached is False:
+    def _connect(self, attempt: Callable[[], Made]) -> Made | None:
+        if self._lost:
             return None
         try:
-            made = attempt()
+            return attempt()
         except Exception:
             if self.lose():
                 raise
             return None
-        with self._lock:
-            # Another trial may have lost the server meanwhile, and has told so.
-            self._reached = self._reached is not False
-        return made
 
     def lose(self) -> bool:
         """Records that the server does not answer; whether that is news."""
         with self._lock:
-            news = self._reached is not False
-            self._reached = False
+            news, self._lost = not self._lost, True
         return news
