@@ -1,0 +1,112 @@
+"""A sweep's folder: the lock, what is finished, and earlier tries."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from glmexp.config.errors import UserError
+from glmexp.sweep.folder import SweepFolder, claimed, set_aside
+from glmexp.trial.record import State
+from glmexp.trial.result import Result, read_result, write_result
+
+
+def result(state=State.complete, digest="0123456789abcdef", overrides=()):
+    return Result(state, "", list(overrides), digest, 1, {}, None, {}, {}, {})
+
+
+def trial(sweep, name, *args, **kwargs):
+    folder = sweep / name
+    folder.mkdir()
+    write_result(result(*args, **kwargs), folder)
+    return folder
+
+
+def test_only_one_sweep_at_a_time(tmp_path):
+    first = SweepFolder(tmp_path / "a")
+    first.open(resume=False)
+    with pytest.raises(UserError, match="another sweep is running"):
+        SweepFolder(tmp_path / "a").open(resume=True)
+    first.close()
+    SweepFolder(tmp_path / "a").open(resume=True)
+
+
+def test_a_killed_parent_frees_the_lock_though_its_children_live(tmp_path):
+    code = (
+        "import subprocess, sys, time\nfrom pathlib import Path\nfrom glmexp.sweep.folder import SweepFolder\n"
+        f"folder = SweepFolder(Path({str(tmp_path)!r}))\nfolder.open(resume=True)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\nprint(child.pid, flush=True)\ntime.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        child = int(parent.stdout.readline())
+        with pytest.raises(UserError, match="another sweep is running"):
+            SweepFolder(tmp_path).open(resume=True)
+        parent.kill()
+    SweepFolder(tmp_path).open(resume=True)
+    os.kill(child, 9)
+
+
+def test_trials_are_not_mixed_with_an_earlier_sweep(tmp_path):
+    trial(tmp_path, "micro-1-01234567")
+    folder = SweepFolder(tmp_path)
+    with pytest.raises(UserError, match=r"holds 1 trial.*\n.*sweep.resume=true"):
+        folder.open(resume=False)
+    folder.open(resume=True)
+    assert list(folder.ran()) == ["0123456789abcdef"]
+
+
+def test_what_never_ran_is_not_finished(tmp_path):
+    trial(tmp_path, "a", State.skipped)
+    trial(tmp_path, "b", State.invalid, None)
+    trial(tmp_path, "c", State.oom, "f" * 16)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "config.yaml").write_text("")
+    (tmp_path / ".claims").mkdir()
+    folder = SweepFolder(tmp_path)
+    assert set(folder.ran()) == {"f" * 16}
+    assert len(folder.results()) == 3
+    assert [path.name for path in folder.trials()] == ["a", "b", "c", "d"]
+
+
+def test_a_trial_goes_where_an_earlier_session_left_it(tmp_path):
+    digest = "0123456789abcdef"
+    folder = SweepFolder(tmp_path)
+    assert folder.place("new-01234567", digest) == tmp_path / "new-01234567"
+    half = tmp_path / "old-01234567"
+    half.mkdir()
+    (half / "config.yaml").write_text("")
+    assert folder.place("new-01234567", digest) == half
+    write_result(result(State.skipped), half)  # a twin's row is no place for the trial itself
+    assert folder.place("new-01234567", digest) == tmp_path / "new-01234567"
+    write_result(result(State.failed), half)
+    assert folder.place("new-01234567", digest) == half
+
+
+def test_every_try_is_kept(tmp_path):
+    folder = trial(tmp_path, "a", State.failed)
+    (folder / "train.log").write_text("one")
+    assert set_aside(folder) == 1
+    assert [path.name for path in folder.iterdir()] == ["attempt1"]
+    assert read_result(folder / "attempt1").state is State.failed
+    assert set_aside(folder) == 1, "nothing new to set aside"
+    (folder / "train.log").write_text("two")
+    assert set_aside(folder) == 2
+    assert (folder / "attempt2" / "train.log").read_text() == "two"
+    assert set_aside(tmp_path / "absent") == 0
+
+
+def test_a_trial_is_claimed_once(tmp_path):
+    with claimed(tmp_path, "a") as first, claimed(tmp_path, "a") as second, claimed(tmp_path, "b") as other:
+        assert (first, second, other) == (True, False, True)
+    with claimed(tmp_path, "a") as again:
+        assert again
+
+
+def test_settings_read_back(tmp_path):
+    folder = SweepFolder(tmp_path)
+    assert folder.settings() == {}
+    folder.save_settings({"lang": "zh"})
+    assert folder.settings() == {"lang": "zh"}
+    (tmp_path / "sweep.json").write_text("[")
+    assert folder.settings() == {}

@@ -1,0 +1,195 @@
+"""The main loop with trials that only pretend to run: slots, resume, retry, skips, budget, signals."""
+
+import io
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from glmexp.config import compose
+from glmexp.config.choices import Objective, Retry
+from glmexp.sweep import loop as loops
+from glmexp.sweep.ending import counted, exit_code, objective_value
+from glmexp.sweep.folder import SweepFolder
+from glmexp.sweep.jobs import job
+from glmexp.sweep.loop import Loop, Means
+from glmexp.sweep.search import Skip
+from glmexp.sweep.search.grid import Grid
+from glmexp.sweep.slots import Slots
+from glmexp.sweep.view import SweepView
+from glmexp.track.base import NullTracker
+from glmexp.trial.machine import Probe
+from glmexp.trial.processes import Signals
+from glmexp.trial.record import State
+from glmexp.trial.result import Result, read_result, write_result
+from glmexp.trial.starter import COLD
+
+CPU = Probe((), "none here", 64.0, 8, "a CPU")
+SETTINGS = compose(["model=tiny"]).config.sweep
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    return [job(micro, ["task=measure", f"batch.micro={micro}"], ["batch.micro"], compose, CPU, 1) for micro in (1, 2, 4, 8)]
+
+
+def result(item, state=State.complete, **metrics):
+    return Result(state, "", list(item.overrides), item.config_hash, 1, metrics, None, {}, {}, {})
+
+
+class Pretend:
+    """Stands for ``execute``: remembers what ran, and how many at once."""
+
+    def __init__(self, seconds=0.0, states=None):
+        self.seconds, self.states = seconds, states or {}
+        self.ran, self.at_once, self.most = [], 0, 0
+        self.lock = threading.Lock()
+
+    def __call__(self, item, folder, around):
+        with self.lock:
+            self.ran.append(item.number)
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+        time.sleep(self.seconds)
+        with self.lock:
+            self.at_once -= 1
+        ended = result(item, self.states.get(item.number, State.complete))
+        place = folder.place(item.name, item.config_hash)
+        place.mkdir(exist_ok=True)
+        write_result(ended, place)
+        return ended
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setattr(Loop, "report", lambda self: None)
+
+    def go(pretend, search, settings=SETTINGS, signals=None):
+        monkeypatch.setattr(loops, "execute", pretend)
+        screen = io.StringIO()
+        view = SweepView(Console(file=screen), total=4)
+        means = Means(
+            SweepFolder(tmp_path), Slots(settings.slots, ()), COLD, view, signals or Signals(), lambda item: NullTracker()
+        )
+        loop = Loop(settings, search, means)
+        with view:
+            loop.run()
+        loop.screen = screen.getvalue()
+        return loop
+
+    return go
+
+
+def test_every_trial_runs_once(run, jobs):
+    pretend = Pretend()
+    loop = run(pretend, Grid(jobs))
+    assert pretend.ran == [1, 2, 4, 8]
+    assert pretend.most == 1
+    assert set(loop.results) == {item.config_hash for item in jobs}
+    assert not loop.stopped_early
+
+
+def test_slots_run_side_by_side(run, jobs):
+    pretend = Pretend(seconds=0.2)
+    run(pretend, Grid(jobs), replace(SETTINGS, slots=3))
+    assert pretend.most == 3
+    assert sorted(pretend.ran) == [1, 2, 4, 8]
+
+
+def test_what_is_finished_does_not_run_again(run, jobs):
+    run(Pretend(states={2: State.oom, 4: State.failed, 8: State.killed}), Grid(jobs))
+    again = Pretend()
+    loop = run(again, Grid(jobs), replace(SETTINGS, retry=[Retry.killed]))
+    assert again.ran == [8]
+    assert [loop.results[item.config_hash].state for item in jobs] == [State.complete, State.oom, State.failed, State.complete]
+    assert loop.screen.count("finished earlier") == 3
+
+
+def test_skipped_trials_have_a_row(run, jobs, tmp_path):
+    class Pruning(Grid):
+        def ask(self):
+            item = super().ask()
+            return Skip(item, "smaller ones ran out of memory") if item is not None and item.number > 2 else item
+
+    pretend = Pretend()
+    run(pretend, Pruning(jobs))
+    assert pretend.ran == [1, 2]
+    assert read_result(tmp_path / jobs[3].name).state is State.skipped
+    assert "ran out" in read_result(tmp_path / jobs[3].name).reason
+
+
+def test_the_time_budget_starts_nothing_more(run, jobs):
+    pretend = Pretend(seconds=0.3)
+    loop = run(pretend, Grid(jobs), replace(SETTINGS, time_budget_minutes=0.2 / 60))
+    assert pretend.ran == [1]
+    assert loop.stopped_early
+
+
+def test_a_signal_starts_nothing_more(run, jobs):
+    signals = Signals()
+
+    class Interrupting(Pretend):
+        def __call__(self, item, folder, around):
+            around.signals.received.append(signal.SIGINT)
+            return super().__call__(item, folder, around)
+
+    pretend = Interrupting()
+    assert run(pretend, Grid(jobs), signals=signals).stopped_early
+    assert pretend.ran == [1]
+
+
+def test_a_search_that_waits_for_a_result_is_asked_again(run, jobs):
+    class OneByOne(Grid):
+        told = 0
+
+        def ask(self):
+            return super().ask() if self.told == 4 - len(self._waiting) else None
+
+        def tell(self, item, ended):
+            self.told += 1
+
+    pretend = Pretend(seconds=0.05)
+    run(pretend, OneByOne(jobs), replace(SETTINGS, slots=4))
+    assert pretend.most == 1
+    assert pretend.ran == [1, 2, 4, 8]
+
+
+def test_a_search_that_forgets_itself_does_not_hang(run, jobs):
+    class Lost(Grid):
+        def ask(self):
+            return None
+
+    with pytest.raises(RuntimeError, match="asks for nothing"):
+        run(Pretend(), Lost(jobs))
+
+
+@pytest.mark.parametrize(
+    ("states", "signal_number", "wanted"),
+    [
+        ([State.complete, State.oom, State.diverged, State.invalid, State.skipped, State.oom_host], None, 0),
+        ([State.complete, State.failed], None, 1),
+        ([State.complete, State.killed], None, 1),
+        ([State.complete, State.timeout], None, 1),
+        ([State.oom, State.oom], None, 1),
+        ([State.invalid, State.invalid], None, 2),
+        ([State.complete], signal.SIGTERM, 143),
+    ],
+)
+def test_exit_codes(jobs, states, signal_number, wanted):
+    assert exit_code([result(jobs[0], state) for state in states], signal_number) == wanted
+
+
+def test_what_a_sweeper_is_told(jobs):
+    done = result(jobs[0], tokens_per_second=5.0, peak_allocated_gib=None, host_peak_gib=2.0)
+    assert objective_value(done, Objective.throughput) == 5.0
+    assert objective_value(done, Objective.memory) == 2.0
+    assert objective_value(result(jobs[0], State.oom, tokens_per_second=5.0), Objective.throughput) == float("-inf")
+    assert objective_value(None, Objective.memory) == float("inf")
+
+
+def test_states_are_counted_in_order(jobs):
+    assert counted([result(jobs[0], state) for state in (State.oom, State.complete, State.oom)]) == "1 complete, 2 oom"
+    assert counted([]) == "no trial"
