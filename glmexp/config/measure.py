@@ -48,7 +48,7 @@ def without_effect(config: Config, sources: Mapping[str, str]) -> Iterator[str]:
         elif key in SAVES_NOTHING:
             yield f"{key} has no effect on measure, which saves nothing"
         elif key.startswith("data.") and key != "data.max_length" and random_tokens(config):
-            yield f"{key} has no effect on measure.samples=synthetic; add measure.samples=longest to measure the samples of a file"
+            yield f"{key} has no effect with measure.samples=synthetic; measure.samples=longest reads the samples of the file"
 
 
 def _field_on_command_line(key: str, source: str) -> bool:

@@ -60,7 +60,7 @@ def batches(
     accumulation: int,
     rank: int,
     world: int,
-    seed: int,
+    seed: int | None,
     pad_id: int,
     steps: int,
     first_step: int = 0,

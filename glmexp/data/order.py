@@ -1,8 +1,8 @@
 """Which sample is read when: one permutation an epoch, cut into global batches that any rank count shares alike.
 
-The stream of samples is the concatenation of one seeded permutation an epoch. Optimizer step s takes positions
-[s x total, (s + 1) x total) of it, so a global batch may reach into the next epoch, and the last one of a run is filled from
-there.
+The stream of samples is the concatenation of one seeded permutation an epoch, or of the samples as they are stored.
+Optimizer step s takes positions [s x total, (s + 1) x total) of it, so a global batch may reach into the next epoch, and the
+last one of a run is filled from there.
 Within the global batch, micro batch a of rank r takes the positions [(a x world + r) x micro, (a x world + r + 1) x micro): the
 set of samples of a step depends on ``total`` alone and not on how it is split over ranks and accumulation.
 """
@@ -20,14 +20,15 @@ def total_steps(samples: int, epochs: float, total: int) -> int:
 
 
 class Order:
-    """The seeded stream of sample numbers.
+    """The stream of sample numbers.
 
     Args:
         samples: how many samples there are, at least 1.
-        seed: ``train.seed``. The same seed gives the same stream; each epoch has an order of its own.
+        seed: ``train.seed``. The same seed gives the same stream; each epoch has an order of its own. None takes the samples
+            as they are stored, over and over.
     """
 
-    def __init__(self, samples: int, seed: int) -> None:
+    def __init__(self, samples: int, seed: int | None) -> None:
         if samples < 1:
             raise ValueError("an order needs at least one sample")
         self.samples = samples
@@ -37,6 +38,8 @@ class Order:
 
     def epoch(self, number: int) -> NDArray[np.int64]:
         """The permutation of epoch ``number`` (from 0)."""
+        if self.seed is None:
+            return np.arange(self.samples)
         if number != self._epoch:
             generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, number])))
             self._permutation = generator.permutation(self.samples)

@@ -1,8 +1,9 @@
 """From ``data.*`` to the tokens folder of a trial."""
 
 import hashlib
+import heapq
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import numpy as np
 from glmexp.config.choices import OnBad, OverLength, Source
 from glmexp.config.errors import UserError
 from glmexp.config.schema import DataConfig
-from glmexp.data.encode import DroppedSampleError, Limits, Message, Prompts, encode
-from glmexp.data.read import REMEMBERED, data_file, read
+from glmexp.data.encode import DroppedSampleError, Encoded, Limits, Message, Prompts, encode
+from glmexp.data.read import REMEMBERED, Conversation, Found, data_file, read
 from glmexp.data.store import Counts, TokenWriter, is_ready
 
 SYNTHETIC_SAMPLES = 256
@@ -25,7 +26,7 @@ Report = Callable[[int, int], None]
 PROBE: list[Message] = [{"role": "user", "content": "1 + 1 = ? 你好"}, {"role": "assistant", "content": "2, 很好。"}]
 
 
-def tokens_key(data: DataConfig, prompts: Prompts | None, vocab_size: int, seed: int) -> str:
+def tokens_key(data: DataConfig, prompts: Prompts | None, vocab_size: int, seed: int, enough: int | None = None) -> str:
     """Names what the tokens are made from: the settings, the data file's size and time, and how the tokenizer writes a probe.
 
     Raises:
@@ -36,7 +37,7 @@ def tokens_key(data: DataConfig, prompts: Prompts | None, vocab_size: int, seed:
         status = data_file(data).stat()
         stamp = (status.st_size, status.st_mtime_ns)
     probe = [(segment.ids, segment.learn) for segment in prompts.conversation(PROBE)] if prompts else None
-    content = json.dumps([asdict(data), probe, vocab_size, seed, stamp], sort_keys=True, default=str)
+    content = json.dumps([asdict(data), probe, vocab_size, seed, stamp, enough], sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -47,6 +48,7 @@ def prepare(
     seed: int,
     folder: Path,
     report: Report = lambda done, total: None,
+    enough: int | None = None,
 ) -> None:
     """Reads and tokenises the data and writes ``FOLDER/tokens/``; tokens of the same settings that are there already stay.
 
@@ -56,20 +58,22 @@ def prepare(
         seed: ``train.seed``, for synthetic data.
         folder: the trial folder.
         report: called with (samples done, samples in all) as the work goes on.
+        enough: keep at most so many samples, the longest ones, the longest first; None keeps all, in the file's order.
 
     Raises:
         UserError: the file cannot be read, a line is bad, or no sample is left.
     """
-    key = tokens_key(data, prompts, vocab_size, seed)
+    key = tokens_key(data, prompts, vocab_size, seed, enough)
     if is_ready(folder, key):
         return
     writer = TokenWriter(folder, key)
     if data.source is Source.synthetic:
-        counts = _synthetic(data, vocab_size, seed, writer, report)
+        samples = data.limit or SYNTHETIC_SAMPLES
+        counts = _synthetic(data, min(samples, enough or samples), vocab_size, seed, writer, report)
     else:
         if prompts is None:
             raise ValueError("data.source=file needs the tokenizer's prompts")
-        counts = _tokenise(data, prompts, writer, report)
+        counts = _tokenise(data, prompts, writer, report, enough)
         if writer.largest_id() >= vocab_size:
             raise UserError(
                 f"the tokenizer gives token id {writer.largest_id()}, but the model's vocabulary has {vocab_size} rows\n"
@@ -78,8 +82,7 @@ def prepare(
     writer.close(counts)
 
 
-def _synthetic(data: DataConfig, vocab_size: int, seed: int, writer: TokenWriter, report: Report) -> Counts:
-    samples = data.limit or SYNTHETIC_SAMPLES
+def _synthetic(data: DataConfig, samples: int, vocab_size: int, seed: int, writer: TokenWriter, report: Report) -> Counts:
     generator = np.random.default_rng(seed)
     learnt = [True] * data.max_length
     for done in range(1, samples + 1):
@@ -89,38 +92,73 @@ def _synthetic(data: DataConfig, vocab_size: int, seed: int, writer: TokenWriter
     return Counts(read=samples, kept=samples, tokens=tokens, targets=tokens, longest=data.max_length)
 
 
-def _tokenise(data: DataConfig, prompts: Prompts, writer: TokenWriter, report: Report) -> Counts:
+def _tokenise(data: DataConfig, prompts: Prompts, writer: TokenWriter, report: Report, enough: int | None) -> Counts:
     found = read(data)
-    counts = Counts(read=len(found.conversations) + found.bad, bad=found.bad, first_bad=found.first_bad)
-    limits = Limits.of(data)
-    needed: list[int] = []
-    total = len(found.conversations)
-    report(0, total)
-    for done, conversation in enumerate(found.conversations, start=1):
-        try:
-            encoded = encode(prompts.conversation(conversation.messages), limits)
-        except DroppedSampleError as dropped:
-            counts.dropped[dropped.reason] = counts.dropped.get(dropped.reason, 0) + 1
-            if dropped.needed:
-                needed.append(dropped.needed)
-        except UserError as error:
-            # A template may refuse a role or an order that the file's format allows.
-            message = f"{found.path}:{conversation.line}: {error}"
-            if data.on_bad is OnBad.error:
-                raise UserError(message) from error
-            counts.bad += 1
-            counts.first_bad = [*counts.first_bad, " ".join(message.split())][:REMEMBERED]
-        else:
-            writer.add(encoded.ids, encoded.learnt)
-            counts.kept += 1
-            counts.cut += encoded.cut
-            counts.tokens += len(encoded.ids)
-            counts.targets += sum(encoded.learnt[1:])
-            counts.longest = max(counts.longest, len(encoded.ids))
-        report(done, total)
+    encoder = _Encoder(data, prompts, found, report)
+    counts = encoder.counts
+    if enough is None:
+        chosen: Iterable[Encoded] = encoder.encoded(found.conversations)
+    else:
+        encoded = encoder.encoded(sorted(found.conversations, key=_characters, reverse=True))
+        chosen = heapq.nlargest(enough, _until_full(encoded, enough, data.max_length), key=lambda sample: len(sample.ids))
+    for sample in chosen:
+        writer.add(sample.ids, sample.learnt)
+        counts.kept += 1
+        counts.cut += sample.cut
+        counts.tokens += len(sample.ids)
+        counts.targets += sum(sample.learnt[1:])
+        counts.longest = max(counts.longest, len(sample.ids))
     if not counts.kept:
-        raise _nothing_left(data, found.path, counts, needed)
+        raise _nothing_left(data, found.path, counts, encoder.needed)
+    counts.unused = counts.read - counts.kept - counts.bad - sum(counts.dropped.values())
     return counts
+
+
+class _Encoder:
+    """Encodes conversations and counts those that are dropped or bad."""
+
+    def __init__(self, data: DataConfig, prompts: Prompts, found: Found, report: Report) -> None:
+        self.data = data
+        self.prompts = prompts
+        self.found = found
+        self.report = report
+        self.counts = Counts(read=len(found.conversations) + found.bad, bad=found.bad, first_bad=found.first_bad)
+        self.needed: list[int] = []
+        """The ``data.max_length`` that would have kept each sample dropped for it."""
+
+    def encoded(self, conversations: list[Conversation]) -> Iterator[Encoded]:
+        limits, counts = Limits.of(self.data), self.counts
+        self.report(0, len(conversations))
+        for done, conversation in enumerate(conversations, start=1):
+            try:
+                sample = encode(self.prompts.conversation(conversation.messages), limits)
+            except DroppedSampleError as dropped:
+                counts.dropped[dropped.reason] = counts.dropped.get(dropped.reason, 0) + 1
+                if dropped.needed:
+                    self.needed.append(dropped.needed)
+            except UserError as error:
+                # A template may refuse a role or an order that the file's format allows.
+                message = f"{self.found.path}:{conversation.line}: {error}"
+                if self.data.on_bad is OnBad.error:
+                    raise UserError(message) from error
+                counts.bad += 1
+                counts.first_bad = [*counts.first_bad, " ".join(message.split())][:REMEMBERED]
+            else:
+                yield sample
+            self.report(done, len(conversations))
+
+
+def _characters(conversation: Conversation) -> int:
+    return sum(len(str(message.get("content") or "")) for message in conversation.messages)
+
+
+def _until_full(samples: Iterable[Encoded], enough: int, full: int) -> Iterator[Encoded]:
+    """Ends when ``enough`` samples of ``full`` tokens, ``data.max_length``, have come: none can be longer."""
+    for sample in samples:
+        yield sample
+        enough -= len(sample.ids) >= full
+        if enough <= 0:
+            return
 
 
 def _nothing_left(data: DataConfig, path: Path, counts: Counts, needed: list[int]) -> UserError:

@@ -27,12 +27,14 @@ IGNORED = -100
 
 @dataclass
 class Counts:
-    """What became of the samples. read = kept + the sum of dropped + bad."""
+    """What became of the samples. read = kept + unused + the sum of dropped + bad."""
 
     read: int = 0
     kept: int = 0
     cut: int = 0
     """Kept, but shortened."""
+    unused: int = 0
+    """Left out because longer ones are enough, under ``measure.samples=longest``."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Reason -> samples left out."""
     bad: int = 0
@@ -48,6 +50,8 @@ class Counts:
     def describe(self) -> str:
         """One line such as ``336 samples read, 330 kept (2 cut), 6 dropped: 6 longer than data.max_length``."""
         text = f"{self.read} samples read, {self.kept} kept" + (f" ({self.cut} cut)" if self.cut else "")
+        if self.unused:
+            text += f", {self.unused} shorter ones left out"
         if self.dropped:
             reasons = "; ".join(f"{count} {reason}" for reason, count in self.dropped.items())
             text += f", {sum(self.dropped.values())} dropped: {reasons}"

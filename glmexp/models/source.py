@@ -35,7 +35,7 @@ def local_folder(path: str) -> Path | None:
 
 
 def locate(model: ModelConfig, local_only: bool = False) -> Path:
-    """The folder with the model's files; a hub id is fetched first (weights only if ``model.init`` is pretrained).
+    """The folder with the model's files; a hub id is fetched first (its weights not if ``model.init`` is random).
 
     With ``local_only`` nothing goes over the network: a hub id gives what an earlier ``locate`` fetched. So one rank of a
     node fetches, and the others, once it is done, take its files. Raises ModelLoadError, which names ``model.path``.
@@ -56,7 +56,7 @@ def located(model: ModelConfig) -> Path:
     """The folder with the model's files, from this machine if they are all here, else fetched."""
     try:
         folder = locate(model, local_only=True)
-        if model.init is Init.pretrained:
+        if model.init is not Init.random:
             find_weights(folder)
         return folder
     except UserError:

@@ -34,7 +34,7 @@ class Found:
 def preflight(model: ModelConfig) -> None:
     """Checks that the model can be loaded; reads headers only. Raises ModelLoadError: what, where, what to do."""
     description = describe(model)
-    if model.init is Init.pretrained:
+    if model.init is not Init.random:
         check_weights(description)
 
 

@@ -17,7 +17,7 @@ from glmexp.train.device import GIB, all_reduced
 from glmexp.train.ranks import Ranks
 
 SETTLING_STEPS = 3
-"""Steps left out of the speed: allocators, autotuning and ZeRO-3's trace settle in them."""
+"""Steps of a training run left out of its speed: allocators, autotuning and ZeRO-3's trace settle in them."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,27 @@ def peak_allocated_gib(device: torch.device) -> float | None:
     return torch.cuda.max_memory_allocated(device) / GIB if device.type == "cuda" else None
 
 
+def reset_peak(device: torch.device) -> None:
+    """Lets the peaks of GPU memory begin anew; what is allocated and reserved now counts in them."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def host_peak_gib() -> float:
     """Largest resident size of this process so far, in GiB; pages mapped from files count."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
 
 
-def run_figures(steps: list[StepFigures], samples_a_step: int, ranks: Ranks, device: torch.device) -> dict[str, Any]:
-    """The ``metrics`` of ``result.json``; called by all ranks together. A figure not measured is None."""
+def run_figures(
+    steps: list[StepFigures], settling: int, samples_a_step: int, ranks: Ranks, device: torch.device
+) -> dict[str, Any]:
+    """The ``metrics`` of ``result.json``; called by all ranks together. A figure not measured is None.
+
+    Args:
+        steps: what counts, so without a warm-up.
+        settling: the first of them that do not count for the speed.
+    """
     node = ranks.rank // ranks.local_world_size
     hosts = [0.0] * (ranks.world_size // ranks.local_world_size)
     hosts[node] = host_peak_gib()
@@ -88,13 +101,15 @@ def run_figures(steps: list[StepFigures], samples_a_step: int, ranks: Ranks, dev
     if device.type == "cuda":
         reserved = all_reduced([torch.cuda.max_memory_reserved(device) / GIB], device, dist.ReduceOp.MAX)[0]
     # A skipped step does no update, so it would flatter the speed.
-    settled = [line for line in steps[min(SETTLING_STEPS, len(steps) // 2) :] if not line.skipped] or steps
-    seconds = statistics.median(line.step_seconds for line in settled) if settled else None
+    settled = [line for line in steps[min(settling, len(steps) // 2) :] if not line.skipped] or steps
+    clocked = [line.step_seconds for line in settled]
+    seconds = statistics.median(clocked) if clocked else None
     speed = statistics.median(line.tokens_per_second for line in settled) if settled else None
     return {
         "tokens_per_second": speed,
         "samples_per_second": samples_a_step / seconds if seconds else None,
         "step_seconds": seconds,
+        "step_seconds_spread": max(clocked) - min(clocked) if clocked else None,
         "mfu": None,
         "peak_allocated_gib": steps[-1].peak_allocated_gib if steps else None,
         "peak_reserved_gib": reserved,

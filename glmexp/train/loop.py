@@ -1,5 +1,6 @@
 """The training loop: batch, forward, backward, step, measure."""
 
+import logging
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -8,17 +9,20 @@ import torch
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
+from glmexp.config.choices import Task
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.data import Batch
 from glmexp.train.device import all_reduced, synchronize
 from glmexp.train.engine import gradient_norm, loss_scale, zero_stage
 from glmexp.train.failure import Where
-from glmexp.train.figures import MetricsFile, StepFigures, finite, peak_allocated_gib
+from glmexp.train.figures import MetricsFile, StepFigures, finite, peak_allocated_gib, reset_peak
 from glmexp.train.loss import loss_sum, target_count
 from glmexp.train.sequence_parallel import Part, part_of
 from glmexp.train.skips import Skips
 from glmexp.trial.record import Phase, RankWriter
+
+LOGGER = logging.getLogger(__name__)
 
 FLOOR_REACHED = "Current loss scale already at minimum"
 """Beginning of what DeepSpeed's DynamicLossScaler raises (deepspeed/runtime/fp16/loss_scaler.py)."""
@@ -43,10 +47,12 @@ class Loop:
         self.sharing = sequence_parallel_size(config)
         self.place = dist.get_rank() % self.sharing
         self.skips = Skips(config)
+        self.measuring = config.task is Task.measure
+        self.warmup_steps = config.measure.warmup_steps if self.measuring else 0
         self.lines: list[StepFigures] = []
 
     def run(self, batches: Iterator[list[Batch]], metrics: MetricsFile) -> list[StepFigures]:
-        """One optimizer step for each list of micro batches.
+        """One optimizer step for each list of micro batches; returns those that count, which a warm-up does not.
 
         Raises:
             DivergedError: the loss is not finite, or skipping steps leads nowhere. The weights of the last applied step stand.
@@ -54,6 +60,8 @@ class Loop:
         self.engine.train()
         for step in range(1, self.steps + 1):
             self.where.step = step
+            if self.measuring:
+                self.meet(step)
             started = time.perf_counter()
             parts = [part_of(batch, self.sharing, self.place) for batch in next(batches)]
             scale, lr = loss_scale(self.engine), float(self.engine.get_lr()[0])
@@ -66,7 +74,22 @@ class Loop:
             line = StepFigures(step, loss, lr, grad_norm, skipped, scale, tokens, tokens / seconds, peak, seconds)
             self.record(line, metrics)
             self.skips.record(step, skipped, scale, loss_scale(self.engine))
-        return self.lines
+        return self.lines[self.warmup_steps :]
+
+    def meet(self, step: int) -> None:
+        """Lets a measured step begin on all ranks at once: what one of them does between two steps is no other's waiting."""
+        synchronize(self.device)
+        all_reduced([0.0], self.device)
+        if step == self.warmup_steps + 1:
+            self.end_warmup()
+
+    def end_warmup(self) -> None:
+        """The peak of GPU memory begins anew."""
+        if self.lines:
+            seconds, peak = ", ".join(f"{line.step_seconds:.3g}" for line in self.lines), self.lines[-1].peak_allocated_gib
+            memory = "" if peak is None else f", {peak:.2f} GiB peak with the building of model and engine"
+            LOGGER.info("warm-up: steps of %s s%s", seconds, memory)
+        reset_peak(self.device)
 
     def count(self, parts: list[Part]) -> tuple[int, int]:
         """(target tokens, input tokens without padding) of the global batch."""
@@ -137,9 +160,10 @@ class Loop:
         return seconds, None if peak is None else fullest
 
     def record(self, line: StepFigures, metrics: MetricsFile) -> None:
-        """A line of ``metrics.jsonl`` and the progress of this rank."""
+        """A line of ``metrics.jsonl``, which holds no warm-up, and the progress of this rank."""
         self.lines.append(line)
-        metrics.append(line)
+        if line.step > self.warmup_steps:
+            metrics.append(line)
         numbers: dict[str, Any] = {
             "loss": line.loss,
             "lr": line.lr,

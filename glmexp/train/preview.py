@@ -2,10 +2,11 @@
 
 import contextlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from glmexp.config import load
-from glmexp.config.choices import Source
+from glmexp.config.choices import Init, Source
 from glmexp.config.errors import UserError
 from glmexp.trial.orphan import die_with_parent
 from glmexp.trial.record import CONFIG, RankWriter, State
@@ -38,7 +39,8 @@ def render(folder: Path) -> list[str]:
     samples = config.data.limit or SAMPLES
     if config.data.source is Source.synthetic:
         return render_samples(config.data, None, None, samples)
-    tokenizer = load_tokenizer(locate(config.model), config.model.template)
+    model = replace(config.model, init=Init.random)  # so that no weights are fetched
+    tokenizer = load_tokenizer(locate(model), model.template)
     return render_samples(config.data, tokenizer, prompts_for(tokenizer), samples)
 
 

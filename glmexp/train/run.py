@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import torch
 import torch.distributed as dist
 
 from glmexp.config.batch import Batch
-from glmexp.config.choices import Source
+from glmexp.config.choices import Source, Task
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.train import device as devices
 from glmexp.train import logs, ops
 from glmexp.train.failure import PeerEndedError, Where
 from glmexp.train.ranks import Ranks
+from glmexp.train.task import for_task
 from glmexp.trial.orphan import is_alive
 from glmexp.trial.record import DS_CONFIG, METRICS, Phase, RankWriter, read_rank
 
@@ -33,7 +35,7 @@ class Run:
 
     def __init__(self, folder: Path, config: Config, ranks: Ranks, writer: RankWriter, where: Where) -> None:
         self.folder = folder
-        self.config = config
+        self.config = for_task(config)
         self.ranks = ranks
         self.writer = writer
         self.where = where
@@ -46,41 +48,32 @@ class Run:
         self.tokenizer: Any = None
 
     def execute(self) -> dict[str, Any]:
-        """Trains; returns the figures for ``result.json``."""
+        """Trains or measures; returns the figures for ``result.json``."""
         from glmexp.train.engine import batch_numbers
 
         logs.join_libraries(self.ranks.rank)
         batch = batch_numbers(self.ds_config, self.ranks.world_size)
-        samples = self.prepare()
+        samples = self.prepare(batch.total)
         with self.phase(Phase.building):
             ops.ensure(self.ds_config, self.tell)
         devices.start_process_group(self.config, self.device)
         self.tell_devices()
-        from glmexp.data import batches, total_steps
+        from glmexp.data import total_steps
 
         steps = self.config.train.max_steps or total_steps(len(samples), self.config.train.epochs, batch.total)
         engine = self.build(steps, batch.micro)
         self.tell_arithmetic(engine, len(samples), steps)
-        order = batches(
-            samples,
-            micro=batch.micro,
-            accumulation=batch.accumulation,
-            rank=self.ranks.rank // self.sharing,
-            world=self.ranks.world_size // self.sharing,
-            seed=self.config.train.seed,
-            pad_id=0,
-            steps=steps,
-        )
-        metrics = self.train(engine, order, steps, batch.total)
+        metrics = self.train(engine, self.order(samples, batch, steps), steps, batch.total)
         if self.config.train.save_weights:
             self.save(engine)
         self.part()
         return metrics
 
-    def prepare(self) -> Any:
-        """The tokenised samples. The node's first rank fetches, checks and tokenises; the others wait on its files.
+    def prepare(self, total: int) -> Any:
+        """The tokenised samples, where global batches of ``total`` are read.
 
-        No collective: its time limit would have to exceed the tokenising of any data set.
+        The node's first rank fetches, checks and tokenises; the others wait on its files. No collective: its time limit would
+        have to exceed the tokenising of any data set.
         """
         from glmexp.data import Samples, prepare
         from glmexp.models import describe, preflight
@@ -101,11 +94,42 @@ class Run:
         prompts = self.prompts()
         with self.phase(Phase.tokenising):
             report = lambda done, total: self.writer.progress(Phase.tokenising, done, total)  # noqa: E731
-            prepare(config.data, prompts, vocabulary, config.train.seed, self.folder, report)
+            prepare(config.data, prompts, vocabulary, config.train.seed, self.folder, report, self.enough(total))
         samples = Samples.open(self.folder)
         self.tell_data(samples.counts)
         self.writer.progress(Phase.loading)
         return samples
+
+    @property
+    def measuring(self) -> bool:
+        return self.config.task is Task.measure
+
+    def enough(self, total: int) -> int | None:
+        """Samples that the longer of warm-up and measurement reads; None takes them all."""
+        measure = self.config.measure
+        return max(measure.warmup_steps, measure.steps) * total if self.measuring else None
+
+    def order(self, samples: Any, batch: Batch, steps: int) -> Iterator[Any]:
+        """The micro batches of this rank, step by step.
+
+        What is measured begins with the first samples again, which are the longest: they fill the memory most.
+        """
+        from glmexp.data import batches
+
+        warmup = self.config.measure.warmup_steps if self.measuring else 0
+        return chain.from_iterable(
+            batches(
+                samples,
+                micro=batch.micro,
+                accumulation=batch.accumulation,
+                rank=self.ranks.rank // self.sharing,
+                world=self.ranks.world_size // self.sharing,
+                seed=None if self.measuring else self.config.train.seed,
+                pad_id=0,
+                steps=stretch,
+            )
+            for stretch in (warmup, steps - warmup)
+        )
 
     def tell(self, line: str) -> None:
         """One line for the log and for the screen."""
@@ -163,7 +187,7 @@ class Run:
 
     def train(self, engine: Any, order: Iterator[Any], steps: int, total: int) -> dict[str, Any]:
         """The loop and what it measured."""
-        from glmexp.train.figures import MetricsFile, run_figures
+        from glmexp.train.figures import SETTLING_STEPS, MetricsFile, run_figures
         from glmexp.train.loop import Loop
         from glmexp.train.movement import Movement
 
@@ -175,7 +199,8 @@ class Run:
         if summary:
             LOGGER.info("%s", summary)
         movement.tell(loop.skips.applied)
-        return run_figures(lines, total, self.ranks, self.device)
+        settling = 0 if self.measuring else SETTLING_STEPS
+        return run_figures(lines, settling, total, self.ranks, self.device)
 
     def save(self, engine: Any) -> None:
         """``export/``."""

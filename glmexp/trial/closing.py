@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from glmexp.config.choices import Dtype, OffloadDevice
+from glmexp.config.choices import Dtype, OffloadDevice, Task
 from glmexp.config.schema import Config
 from glmexp.trial.record import LOG, State
 
@@ -19,7 +19,7 @@ def closing(result: Mapping[str, Any], folder: Path, config: Config | None = Non
     Args:
         result: content of ``result.json``.
         folder: the trial folder.
-        config: leaves out advice that is followed already.
+        config: decides the rows that a task has, and leaves out advice that is followed already.
         tracked: address or folder where a tracker shows the run.
     """
     state = State(result["state"])
@@ -28,7 +28,7 @@ def closing(result: Mapping[str, Any], folder: Path, config: Config | None = Non
     advised = reason.rpartition("\n")[2].startswith(("try ", "ways out"))
     advice = None if advised else next_move(state, folder, config, int(result.get("world_size") or 1))
     rows: list[tuple[str, str | None]] = [("reason", reason)]
-    rows += measured(result.get("metrics") or {})
+    rows += measured(result.get("metrics") or {}, config)
     rows += [("weights", str(folder / "export") if (folder / "export").is_dir() else None), ("folder", str(folder))]
     rows += [("tracked", tracked), ("next", advice)]
     text = Text()
@@ -39,8 +39,8 @@ def closing(result: Mapping[str, Any], folder: Path, config: Config | None = Non
     return text
 
 
-def measured(metrics: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """Rows of what was measured; a figure that is null is left out."""
+def measured(metrics: Mapping[str, Any], config: Config | None = None) -> list[tuple[str, str | None]]:
+    """Rows of what was measured; a figure that is null is left out. ``measure`` has more of speed and memory, and no loss."""
 
     def form(pattern: str, name: str) -> str | None:
         value = metrics.get(name)
@@ -52,6 +52,12 @@ def measured(metrics: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     steps, skipped = form("{:.0f}", "steps"), form("{:.0f} skipped", "skipped_steps")
     if steps and metrics.get("skipped_steps"):
         steps = f"{steps} ({skipped})"
+    if config is not None and config.task is Task.measure:
+        steps = f"{steps}, after a warm-up of {config.measure.warmup_steps}" if steps else None
+        seconds, spread = form("{:.3g} s a step (medians)", "step_seconds"), form("spread {:.2g} s", "step_seconds_spread")
+        speed = row(form("{:,.0f} tokens/s", "tokens_per_second"), seconds, spread)
+        gpu, reserved = form("GPU {:.2f} GiB peak", "peak_allocated_gib"), form("{:.2f} GiB reserved", "peak_reserved_gib")
+        return [("steps", steps), ("speed", speed), ("memory", row(gpu, reserved, form("host {:.1f} GiB", "host_peak_gib")))]
     first, last = metrics.get("loss_first"), metrics.get("loss_last")
     loss = form("{:.4f}", "loss_last")
     if isinstance(first, int | float) and isinstance(last, int | float):
@@ -74,7 +80,8 @@ def next_move(state: State, folder: Path, config: Config | None = None, world_si
         return slower(config)
     if state is State.timeout:
         now = f" (now {config.launch.timeout_minutes:g})" if config and config.launch.timeout_minutes else ""
-        return f"a larger launch.timeout_minutes{now}, null for no limit, or a smaller train.max_steps"
+        steps = "fewer measure.steps" if config and config.task is Task.measure else "a smaller train.max_steps"
+        return f"a larger launch.timeout_minutes{now}, null for no limit, or {steps}"
     if state is State.invalid:
         return "correct what the reason names and start again; nothing was trained"
     if state in (State.failed, State.killed):

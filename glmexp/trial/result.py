@@ -15,6 +15,7 @@ from typing import Any
 
 from glmexp.config.choices import Task
 from glmexp.config.files import to_values
+from glmexp.config.measure import initialisation, random_tokens
 from glmexp.config.schema import Config
 from glmexp.trial.placement import Placement
 from glmexp.trial.record import METRICS, RESULT, State, write_json
@@ -23,6 +24,7 @@ METRIC_NAMES = (
     "tokens_per_second",
     "samples_per_second",
     "step_seconds",
+    "step_seconds_spread",
     "mfu",
     "peak_allocated_gib",
     "peak_reserved_gib",
@@ -143,8 +145,13 @@ def config_hash(config: Config, ds_config: Mapping[str, Any], placement: Placeme
     of torch and DeepSpeed; and size and time of the data file and of the files in a local model folder.
     """
     values = {name: value for name, value in to_values(config).items() if name not in (*NOT_HASHED, *IN_DS_CONFIG)}
+    values["model"]["init"] = initialisation(config).value
     if config.task is not Task.measure:
         del values["measure"]
+    else:
+        values["train"] = {"seed": config.train.seed}  # the steps are measure's own, and nothing is saved
+    if config.task is Task.measure and random_tokens(config):
+        values["data"] = {"max_length": config.data.max_length}
     if not config.hardware.emulate:
         del values["hardware"]
     content = {
@@ -161,7 +168,7 @@ def config_hash(config: Config, ds_config: Mapping[str, Any], placement: Placeme
 
 
 def _files(config: Config) -> list[Path]:
-    files = [Path(config.data.path)] if config.data.path else []
+    files = [Path(config.data.path)] if config.data.path and not random_tokens(config) else []
     model = Path(config.model.path)
     if model.is_dir():
         files += sorted(path for path in model.iterdir() if path.is_file())
@@ -176,19 +183,22 @@ def _stamp(path: Path) -> list[Any]:
     return [path.name, status.st_size, status.st_mtime_ns]
 
 
-def complete_metrics(told: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def complete_metrics(told: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], task: Task = Task.train) -> dict[str, Any]:
     """Every metric by name: as rank 0 told it, else from the rows of ``metrics.jsonl``, else null.
 
-    The rows matter for a run that did not get to its end: its last loss and its speed are worth a line in a table.
+    The rows matter for a run that did not get to its end: its last loss and its speed are worth a line in a table. Those of
+    ``measure`` hold no warm-up.
     """
     figures: dict[str, Any] = dict.fromkeys(METRIC_NAMES)
     if rows:
         # The first steps allocate and compile; where there are enough, they do not count for speed.
-        steady = rows[2:] if len(rows) > 4 else rows
+        steady = rows[2:] if task is not Task.measure and len(rows) > 4 else rows
+        seconds = _numbers(steady, "step_seconds")
         losses = [row["loss"] for row in rows if isinstance(row.get("loss"), int | float)]
         figures |= {
             "tokens_per_second": _middle(steady, "tokens_per_second"),
-            "step_seconds": _middle(steady, "step_seconds"),
+            "step_seconds": statistics.median(seconds) if seconds else None,
+            "step_seconds_spread": max(seconds) - min(seconds) if seconds else None,
             "peak_allocated_gib": max(_numbers(rows, "peak_allocated_gib"), default=None),
             "loss_first": losses[0] if losses else None,
             "loss_last": losses[-1] if losses else None,

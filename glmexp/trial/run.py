@@ -148,7 +148,7 @@ class _Trial:
             overrides=overrides,
             config_hash=digest,
             world_size=self._world_size,
-            metrics=finite(complete_metrics(told, self.tail.rows)),
+            metrics=finite(complete_metrics(told, self.tail.rows, self.config.task)),
             predicted=None,
             versions=known,
             device=describe_device(self.placement),

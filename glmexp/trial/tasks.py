@@ -1,4 +1,4 @@
-"""What the task verbs do with a composed configuration: ``check`` it, or ``train`` it to a result."""
+"""What the task verbs do with a composed configuration: ``check`` it, or run it to a result."""
 
 import os
 import sys
@@ -10,10 +10,11 @@ from rich.console import Console
 
 from glmexp.architecture import detect
 from glmexp.config.batch import solve
-from glmexp.config.choices import Device, Source, Task
+from glmexp.config.choices import Device, Init, MeasureSamples, Task
 from glmexp.config.compose import Composed
 from glmexp.config.errors import UserError
 from glmexp.config.files import save
+from glmexp.config.measure import initialisation, random_tokens
 from glmexp.config.rules import warnings
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel_size
@@ -36,7 +37,7 @@ class Screen(Console):
 
 def run_task(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
     """Does what ``config.task`` says in ``folder``; returns the exit code, raises UserError."""
-    return check(composed, folder) if composed.config.task is Task.check else train(composed, folder, overrides)
+    return check(composed, folder) if composed.config.task is Task.check else run(composed, folder, overrides)
 
 
 def check(composed: Composed, folder: Path) -> int:
@@ -74,18 +75,20 @@ def check(composed: Composed, folder: Path) -> int:
     return 0
 
 
-def train(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
-    """A full run, shown on the terminal as it goes."""
+def run(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
+    """``train`` or ``measure``, shown on the terminal as it goes."""
     config = composed.config
     check_inputs(config)
     placement = resolve(config, os.environ)
     _, cautions = examine(config, placement.machine)
     console = Screen(soft_wrap=True, highlight=False)
-    for line in [*warnings(config), *cautions, *preflight(config.tracker, os.environ)]:
+    for line in [*warnings(config, composed.sources), *cautions, *preflight(config.tracker, os.environ)]:
         print(f"warning: {line}", file=sys.stderr)
     first = placement.node == 0
     if first:
-        console.print(f"train: {config.model.path}, {config.method.name.value}, in {folder}", markup=False)
+        console.print(f"{config.task.value}: {config.model.path}, {config.method.name.value}, in {folder}", markup=False)
+        if config.task is Task.measure:
+            console.print(what_is_measured(config), markup=False)
         console.print(arithmetic(config, placement), markup=False)
     tracker = tracker_for(config.tracker, os.environ, lambda line: print(f"warning: {line}", file=sys.stderr))
     result = run_trial(composed, folder, overrides, placement, view=ProgressView(None, console), tracker=tracker)
@@ -102,7 +105,7 @@ def train(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
 def check_inputs(config: Config) -> None:
     """Raises UserError for a file or folder that is not there; what is in them is the ranks' to judge."""
     path = config.data.path
-    if config.data.source is Source.file and path is not None and not Path(path).is_file():
+    if not random_tokens(config) and path is not None and not Path(path).is_file():
         what = "is a folder, not a file" if Path(path).is_dir() else "is not there"
         raise UserError(f"data.path={path} {what}\ngive a JSONL or JSON file; a relative path starts at the folder of the call")
     model = config.model.path
@@ -110,6 +113,15 @@ def check_inputs(config: Config) -> None:
         if not Path(model).is_dir():
             raise UserError(f"model.path={model} is not there\ngive a folder with config.json and weights, or a hub id")
         detect(Path(model))  # refuses quantised weights and architectures that would train wrongly, from config.json alone
+
+
+def what_is_measured(config: Config) -> str:
+    """``3 warm-up and 10 measured steps on random tokens, 512 a sample; random weights``."""
+    longest = config.measure.samples is MeasureSamples.longest
+    samples = "the longest samples" if longest else f"random tokens, {config.data.max_length} a sample"
+    weights = "random" if initialisation(config) is Init.random else "pretrained"
+    steps = config.measure
+    return f"{steps.warmup_steps} warm-up and {steps.steps} measured steps on {samples}; {weights} weights"
 
 
 def arithmetic(config: Config, placement: Placement) -> str:
