@@ -32,10 +32,39 @@ def die_with_parent() -> None:
     """
     if PARENT_PID not in os.environ:
         return
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    die_with_creator()
     watchdog = threading.Thread(target=_end_after, args=(int(os.environ[PARENT_PID]),), name="parent watchdog", daemon=True)
     watchdog.start()
+
+
+def die_with_creator() -> None:
+    """Lets the kernel end this process together with the thread that started it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+def wear(tag: str) -> None:
+    """Makes a forked process one of those with ``tag``: what its parent found as TAG when it started is written over.
+
+    /proc/<pid>/environ shows the memory that the environment began in, whatever ``os.environ`` holds by now. To be called
+    before TAG is set there.
+
+    Raises:
+        OSError: the parent had no TAG of this length.
+    """
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    place = getenv(TAG.encode())
+    if place is None or len(ctypes.string_at(place)) != len(tag):
+        raise OSError(f"no room for {TAG} in the environment")
+    ctypes.memmove(place, tag.encode(), len(tag))
+
+
+def offer_to_the_kernel(pid: int) -> None:
+    """When host memory runs out the kernel should take this process, not the one that called, which has to tell of it."""
+    with contextlib.suppress(OSError, ValueError):
+        own = int(Path("/proc/self/oom_score_adj").read_text())
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(min(1000, own + 300)))
 
 
 def _end_after(parent: int) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from glmexp.trial.processes import Ending
 from glmexp.trial.record import Phase, RankRecord, State
+from glmexp.trial.starter import SERVER_LOST
 
 OOM = re.compile(
     r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
@@ -158,6 +159,8 @@ def _killed(evidence: Evidence) -> tuple[State, str] | None:
     if signal.SIGKILL in (*numbers.values(), *inner):
         if evidence.oom_kills:
             return State.oom_host, f"{who} was ended by the kernel for lack of host memory; {where}"
+        if lost := SERVER_LOST.search(evidence.log):
+            return State.killed, f"{lost[0]}; {where}"
         return State.killed, f"{who} was killed by SIGKILL, most likely out of host memory; {where}"
     if signal.SIGTERM in (*numbers.values(), *inner):
         return State.killed, f"a rank was ended by SIGTERM from outside; {where}"

@@ -95,7 +95,6 @@ class Processes:
             self.guardian = Guardian(self.tag, self.commands[0].environ)
             for command in self.commands:
                 self.running.append(self.starter.start(command, self.log))
-                _offer_to_the_kernel(self.running[-1].pid)
         except BaseException:
             self.end(grace_seconds=0.0)
             raise
@@ -108,23 +107,24 @@ class Processes:
         """Rank -> exit code, None while it runs."""
         return {command.rank: process.poll() for command, process in zip(self.commands, self.running, strict=False)}
 
+    def pause(self, seconds: float) -> None:
+        """Waits so long, or until the first process that still runs has ended."""
+        running = next((process for process in self.running if process.poll() is None), None)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if running is not None:
+                running.wait(timeout=seconds)
+
     def end(self, grace_seconds: float) -> None:
         """Ends whatever of this run is still alive, in whichever session it hides, and reaps it."""
         end_tagged(self.tag, grace_seconds)
         for process in self.running:
+            process.kill()  # one that was asked for may not have come to life yet
             # What SIGKILL did not end is stuck in the kernel; it cannot be waited for.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=1.0)
         if self.guardian is not None:
             self.guardian.release()
             self.guardian = None
-
-
-def _offer_to_the_kernel(pid: int) -> None:
-    """When host memory runs out the kernel should take a rank, not the parent that has to tell of it."""
-    with contextlib.suppress(OSError, ValueError):
-        own = int(Path("/proc/self/oom_score_adj").read_text())
-        Path(f"/proc/{pid}/oom_score_adj").write_text(str(min(1000, own + 300)))
 
 
 def watch(
@@ -165,7 +165,7 @@ def watch(
             leave_by = now + patience
         if leave_by is not None and now > leave_by:
             break
-        time.sleep(POLL_SECONDS)
+        processes.pause(POLL_SECONDS)
     _end(processes, signals)
     observe()
     return Ending(codes, stop, signals.received[0] if stop is State.interrupted else None, hung)
