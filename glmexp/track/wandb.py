@@ -160,18 +160,22 @@ class WandbTracker(Tracker):
 
         Its id is kept in the sweep folder: what is made after a resume takes the place of what was there.
         """
-        from glmexp.track.wandb_overview import content, kept_identity, remove_local, save_workspace
+        from glmexp.track.wandb_overview import content, kept, remove_local, save_workspace
 
-        identity = kept_identity(sweep.folder)
+        identity = kept(sweep.folder)["run"]
         remove_local(sweep.folder, identity)
         group = self.config.group or sweep.name
         self._run = self._open(
             sweep.folder, lambda: identity, group=group, name=f"overview {sweep.name}", job_type="sweep", resume="allow"
         )
-        self._run.log(content(sweep))
-        self._run.summary.update({"trials": len(sweep.rows), "states": dict(sweep.counts)})
-        if self.config.workspace and self.online:
-            self._run.summary["workspace"] = save_workspace(sweep, group, self._run.entity, self._run.project)
+        try:
+            self._run.log(content(sweep))
+            self._run.summary.update({"number_of_trials": len(sweep.rows), "states": dict(sweep.counts)})
+            if self.config.workspace and self.online:
+                self._run.summary["workspace"] = save_workspace(sweep, group, self._run.entity, self._run.project)
+        except Exception:
+            self._close(exit_code=1)
+            raise
         self._close(exit_code=0)
 
     def _close(self, exit_code: int) -> None:

@@ -1,5 +1,6 @@
 """The overview of a sweep on W&B: what its run logs, and a workspace with plots over what was swept."""
 
+import json
 import secrets
 import shutil
 from pathlib import Path
@@ -8,17 +9,21 @@ from typing import Any
 from glmexp.track.base import SweepInfo
 from glmexp.track.swept import SPEED, columns, config_keys, memory_column, number
 
-IDENTITY = "wandb/overview_id"
-"""File in the sweep folder with the id of the overview's run."""
+KEPT = "wandb/overview.json"
+"""File in the sweep folder with the ids of the overview's run and workspace, which a resumed sweep goes on with."""
 
 
-def kept_identity(folder: Path) -> str:
-    """The id of the sweep's overview run, the same for every call."""
-    file = folder / IDENTITY
+def kept(folder: Path) -> dict[str, str]:
+    """``run``: id of the overview's run, made with the first call; ``view`` and ``view_name``: the workspace's, once saved."""
+    file = folder / KEPT
     if not file.is_file():
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(secrets.token_hex(4), encoding="utf-8")
-    return file.read_text(encoding="utf-8").strip()
+        _keep(folder, {"run": secrets.token_hex(4)})
+    return {str(name): str(value) for name, value in json.loads(file.read_text(encoding="utf-8")).items()}
+
+
+def _keep(folder: Path, ids: dict[str, str]) -> None:
+    (folder / KEPT).parent.mkdir(exist_ok=True)
+    (folder / KEPT).write_text(json.dumps(ids), encoding="utf-8")
 
 
 def remove_local(folder: Path, identity: str) -> None:
@@ -81,6 +86,14 @@ def workspace(sweep: SweepInfo, group: str, entity: str, project: str) -> Any:
 
 
 def save_workspace(sweep: SweepInfo, group: str, entity: str, project: str) -> str:
-    """Saves the workspace on the server and returns its address."""
-    saved = workspace(sweep, group, entity, project).save()
-    return str(saved.url)
+    """Saves the workspace on the server, over the one of an earlier call, and returns its address."""
+    made, ids = workspace(sweep, group, entity, project), kept(sweep.folder)
+    made._internal_id, made._internal_name = ids.get("view", ""), ids.get("view_name", "")
+    try:
+        made.save()
+    except Exception:
+        if "view" not in ids:
+            raise
+        made.save_as_new_view()  # somebody has deleted the earlier one
+    _keep(sweep.folder, {**ids, "view": made._internal_id, "view_name": made._internal_name})
+    return str(made.url)

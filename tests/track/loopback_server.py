@@ -1,4 +1,4 @@
-"""A W&B server on 127.0.0.1: answers what one run asks for and keeps what it was sent."""
+"""A W&B server on 127.0.0.1: answers what runs, tables and workspaces ask for and keeps what it was sent."""
 
 import gzip
 import json
@@ -15,6 +15,9 @@ ENTITY = {"id": "e1", "name": "me"}
 class LoopbackServer(ThreadingHTTPServer):
     daemon_threads = True
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error."""
+
     def __init__(self, refuse: bool) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.refuse = refuse
@@ -22,6 +25,10 @@ class LoopbackServer(ThreadingHTTPServer):
         """Variables of UpsertBucket, by run id."""
         self.streams: list[dict[str, Any]] = []
         self.bodies: list[bytes] = []
+        self.files: dict[str, bytes] = {}
+        """Uploads, by path."""
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        """Operations with their variables, in order."""
 
     @property
     def url(self) -> str:
@@ -34,7 +41,11 @@ class LoopbackServer(ThreadingHTTPServer):
     def exit_code(self) -> int | None:
         return next((sent["exitcode"] for sent in self.streams if sent.get("exitcode") is not None), None)
 
+    def variables(self, operation: str) -> list[dict[str, Any]]:
+        return [variables for name, variables in self.asked if name == operation]
+
     def answer(self, operation: str, variables: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append((operation, variables))
         project = {"id": "p1", "name": variables.get("project") or "p", "entity": ENTITY}
         name = variables.get("name") or "run"
         if operation == "UpsertBucket":
@@ -52,6 +63,38 @@ class LoopbackServer(ThreadingHTTPServer):
             return {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": files}}
         if operation.startswith("Server"):
             return {"serverInfo": {"features": [], "cliVersionInfo": {}, "latestLocalVersionInfo": None}}
+        return self.answer_artifact(operation, variables) or self.answer_view(operation, variables)
+
+    def answer_artifact(self, operation: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """A table is uploaded as an artifact."""
+        if operation == "ArtifactType":
+            return {"project": {"artifactType": None, "artifact": None}}
+        if operation == "CreateArtifact":
+            sequence = {"id": "s", "latestArtifact": {"id": "a1", "versionIndex": 0}}
+            return {
+                "createArtifact": {"artifact": {"id": "a1", "digest": "d", "state": "PENDING", "artifactSequence": sequence}}
+            }
+        if operation == "CreateArtifactManifest":
+            file = {"id": "f", "name": "manifest", "displayName": "m", "uploadUrl": f"{self.url}/put/manifest"}
+            return {"createArtifactManifest": {"artifactManifest": {"id": "m1", "file": {**file, "uploadHeaders": []}}}}
+        if operation == "CreateArtifactFiles":
+            nodes = [
+                {
+                    **{"id": f"f{at}", "name": file["name"], "displayName": file["name"], "artifact": {"id": "a1"}},
+                    **{"uploadUrl": f"{self.url}/put/artifact/{file['name']}", "uploadHeaders": [], "storagePath": "x"},
+                    "uploadMultipartUrls": None,
+                }
+                for at, file in enumerate(variables.get("artifactFiles") or [])
+            ]
+            return {"createArtifactFiles": {"files": {"edges": [{"node": node} for node in nodes]}}}
+        if operation == "CommitArtifact":
+            return {"commitArtifact": {"artifact": {"id": "a1", "digest": "d"}}}
+        return {}
+
+    def answer_view(self, operation: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """A workspace is saved as a view of the project."""
+        if operation == "UpsertView2":
+            return {"upsertView": {"view": {"id": "v1", "name": variables.get("name") or "nw-1-v"}, "inserted": True}}
         return {}
 
 
@@ -80,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send({})
 
     def do_PUT(self) -> None:
-        self.body()
+        self.server.files[self.path] = self.body()
         self.send({})
 
     def do_POST(self) -> None:
