@@ -2,12 +2,12 @@
 
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from glmexp.config.choices import Objective
 from glmexp.config.errors import USER_ERROR
 from glmexp.sweep.folder import SweepFolder
+from glmexp.track.base import SweepInfo
 from glmexp.trial.record import State
 from glmexp.trial.result import Result
 
@@ -38,19 +38,25 @@ def objective_value(result: Result | None, objective: Objective) -> float:
     return float(value) if isinstance(value, int | float) else (-math.inf if fast else math.inf)
 
 
-def counted(results: Sequence[Result]) -> str:
-    """``5 complete, 1 oom``, in the order of the states."""
-    counts = Counter(result.state for result in results)
-    return ", ".join(f"{counts[state]} {state.value}" for state in State if counts[state]) or "no trial"
+def conclude(
+    folder: SweepFolder,
+    summary: Sequence[str],
+    say: Callable[[str], None],
+    track: Callable[[SweepInfo], str | None] = lambda sweep: None,
+) -> None:
+    """Builds the report with its plots and says what came out.
 
-
-def conclude(folder: SweepFolder, summary: Sequence[str], say: Callable[[str], None]) -> None:
-    """Builds the report with its plots and says what came out; ``summary`` is what the search has found, a line each."""
+    Args:
+        summary: what the search has found, a line each.
+        track: shows the sweep in a tracker; the address or folder of it.
+    """
     from glmexp.sweep.report import build
 
     report = build(folder.path, plots=True)
+    where = track(SweepInfo(folder.path, folder.name, report.rows, report.counts, report.swept))
     say("")
-    say(f"{counted([finished.result for finished in folder.results()])}")
     for line in [*summary, *report.sentences]:
         say(line)
+    if where:
+        say(f"tracked: {where}")
     say(f"report: {os.path.relpath(folder.path / 'report.html')}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from glmexp.sweep.execute import outline
 from glmexp.sweep.folder import NEVER_RAN, SweepFolder
-from glmexp.sweep.jobs import Invalid, Job
+from glmexp.sweep.jobs import Invalid, Job, asked
 from glmexp.trial.record import State
 
 
@@ -49,7 +49,7 @@ class Grid:
 
     def _forget_earlier_rows(self, folder: SweepFolder) -> None:
         """What an earlier session refused or skipped of these very trials is decided anew."""
-        asked = {tuple(sorted(item.overrides)) for item in self.made}
+        these = [asked(item.overrides) for item in self.made]
         for finished in folder.results():
-            if finished.result.state in NEVER_RAN and tuple(sorted(finished.result.overrides)) in asked:
+            if finished.result.state in NEVER_RAN and asked(finished.result.overrides) in these:
                 shutil.rmtree(finished.folder)

@@ -58,8 +58,17 @@ class Invalid:
     @property
     def name(self) -> str:
         """Name of the trial's folder: without a configuration, the overrides have to tell it apart."""
-        digest = hashlib.sha256("\n".join(sorted(self.overrides)).encode()).hexdigest()
+        digest = hashlib.sha256("\n".join(asked(self.overrides)).encode()).hexdigest()
         return f"{self.label}-{digest[:8]}"
+
+
+OF_THE_SWEEP = ("sweep", "tracker", "lang")
+"""Groups that are of the sweep as a whole: none of its trials is another one for them."""
+
+
+def asked(overrides: Iterable[str]) -> list[str]:
+    """The overrides that say what a trial is, in an order of their own."""
+    return sorted(text for text in overrides if re.split(r"[.=]", text.lstrip("+~"), maxsplit=1)[0] not in OF_THE_SWEEP)
 
 
 Compose = Callable[[Sequence[str]], Composed]
@@ -88,9 +97,7 @@ def job(
         told = error if isinstance(error, UserError) else from_hydra(error)
         return Invalid(number, tuple(overrides), name, str(told))
     digest = config_hash(config, ds_config, placement, versions())
-    return Job(
-        number, tuple(overrides), name, composed, placement, ds_config, digest, tuple([*warnings(config), *cautions])
-    )
+    return Job(number, tuple(overrides), name, composed, placement, ds_config, digest, tuple([*warnings(config), *cautions]))
 
 
 def share(found: Probe, slots: int, ranks: int | None) -> Probe:

@@ -1,6 +1,7 @@
 """What ``hydra/launcher=glmexp`` does with the trials of a sweep: compose and check them all, then run them."""
 
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -8,25 +9,26 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.utils import JobReturn, JobStatus, setup_globals
 from omegaconf import DictConfig
 
-from glmexp.config.choices import Objective
+from glmexp.config.choices import Objective, Task
 from glmexp.config.compose import Composed
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.sweep.ending import conclude, objective_value
 from glmexp.sweep.folder import SweepFolder
 from glmexp.sweep.grid import Grid
-from glmexp.sweep.jobs import Invalid, Job, job, swept_keys
+from glmexp.sweep.jobs import OF_THE_SWEEP, Invalid, Job, job, swept_keys
 from glmexp.sweep.loop import Loop, Means
 from glmexp.sweep.search.select import select
 from glmexp.sweep.session import SweepRefusedError, current
 from glmexp.sweep.slots import Slots, check_slots
 from glmexp.sweep.view import SweepView
-from glmexp.track.base import Tracker
-from glmexp.track.selection import preflight, tracker_for
+from glmexp.track.base import SweepInfo, Tracker
+from glmexp.track.selection import overview, preflight, tracker_for
+from glmexp.track.session import Session as TrackerSession
 from glmexp.trial.machine import probe
 from glmexp.trial.processes import Signals
 from glmexp.trial.result import Result
-from glmexp.trial.starter import COLD
+from glmexp.trial.starter import COLD, WarmStarter
 from glmexp.trial.tasks import Screen
 
 
@@ -65,6 +67,7 @@ class Sweep:
         self.found = probe(os.environ)
         self.grid = Grid([self.make(first + number, given) for number, given in enumerate(job_overrides)])
         self.told: dict[str, Result] = {}
+        self.trackers = TrackerSession()
 
     def make(self, number: int, overrides: Sequence[str]) -> Job | Invalid:
         return job(number, overrides, self.swept, self.compose, self.found, max(1, self.master.sweep.slots))
@@ -89,9 +92,7 @@ class Sweep:
         with ExitStack() as stack:
             signals = stack.enter_context(Signals())
             view = stack.enter_context(SweepView(console, total=len(self.grid.made), slots=self.master.sweep.slots))
-            self.grid.record_what_cannot_run(
-                self.folder, lambda name, state, reason: view.finish(name, state, reason, {})
-            )
+            self.grid.record_what_cannot_run(self.folder, lambda name, state, reason: view.finish(name, state, reason, {}))
             for line in dict.fromkeys(line for item in self.grid.jobs for line in item.warnings):
                 view.note(f"warning: {line}")
             if self.grid.jobs:
@@ -103,18 +104,33 @@ class Sweep:
         session = current()
         session.signal = signals.received[0] if signals.received else None
         session.concluded = True
-        conclude(self.folder, summary, lambda line: console.print(line, markup=False))
+        conclude(self.folder, summary, lambda line: console.print(line, markup=False), self.overview)
+
+    def overview(self, sweep: SweepInfo) -> str | None:
+        """The sweep as a whole in the tracker."""
+        if not self.tracked:
+            return None
+        warn = lambda line: print(f"warning: {line}", file=sys.stderr)  # noqa: E731
+        return overview(self.grid.jobs[0].composed.config.tracker, os.environ, warn, sweep, self.trackers)
+
+    @property
+    def tracked(self) -> bool:
+        """Whether there are runs that a tracker has to be told of; a check has none."""
+        return any(item.composed.config.task is not Task.check for item in self.grid.jobs)
 
     def loop(self, jobs: list[Job], view: SweepView, signals: Signals, stack: ExitStack) -> Loop:
         config: Config = jobs[0].composed.config
         settings = config.sweep
         check_slots(settings.slots, jobs, self.found.gpus)
         search = select(settings, jobs, self.vary, self.folder.path)
-        starter = COLD
+        warm = settings.warm_start and self.tracked
+        starter = stack.enter_context(WarmStarter(lambda line: view.note(f"warning: {line}"))) if warm else COLD
         slots = Slots(settings.slots, self.found.gpus)
 
         def tracker(item: Job) -> Tracker:
-            return tracker_for(item.composed.config.tracker, os.environ, lambda line: view.note(f"warning: {line}"))
+            return tracker_for(
+                item.composed.config.tracker, os.environ, lambda line: view.note(f"warning: {line}"), self.trackers
+            )
 
         for line in preflight(config.tracker, os.environ):
             view.note(f"warning: {line}")
@@ -128,5 +144,5 @@ class Sweep:
 def refuse_swept_settings(swept: Sequence[str]) -> None:
     """Raises UserError for a setting of the whole sweep that was given several values."""
     for key in swept:
-        if key.split(".")[0] in ("sweep", "tracker", "lang"):
+        if key.split(".")[0] in OF_THE_SWEEP:
             raise UserError(f"{key} is of the sweep as a whole and takes one value\nstart one sweep for each value")

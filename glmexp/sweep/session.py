@@ -34,7 +34,6 @@ class Session:
         composed = from_composition(task, hydra)
         return replace(composed, sources=self.expanded.relabel(composed.sources))
 
-
     def exit_code(self) -> int:
         """Of the sweep, once Hydra is through; 0 where none was begun, as after ``--cfg job``."""
         from glmexp.sweep.ending import conclude, exit_code

@@ -57,7 +57,8 @@ def test_a_refused_combination_has_a_name_and_a_reason():
     refused = made("zero=stage0", "offload=cpu")
     assert isinstance(refused, Invalid)
     assert "zero=stage0" in refused.reason or "stage" in refused.reason
-    assert refused.name == made("offload=cpu", "zero=stage0").name
+    assert refused.name == made("offload=cpu", "sweep.resume=true", "tracker.tags=[a]", "zero=stage0", "lang=zh").name
+    assert refused.name != made("zero=stage0", "offload=cpu", "batch.total=7").name
 
 
 def test_twins_are_skipped_and_refused_ones_recorded(tmp_path):

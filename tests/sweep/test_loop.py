@@ -12,7 +12,7 @@ from rich.console import Console
 from glmexp.config import compose
 from glmexp.config.choices import Objective, Retry
 from glmexp.sweep import loop as loops
-from glmexp.sweep.ending import counted, exit_code, objective_value
+from glmexp.sweep.ending import exit_code, objective_value
 from glmexp.sweep.folder import SweepFolder
 from glmexp.sweep.jobs import job
 from glmexp.sweep.loop import Loop, Means
@@ -189,7 +189,3 @@ def test_what_a_sweeper_is_told(jobs):
     assert objective_value(result(jobs[0], State.oom, tokens_per_second=5.0), Objective.throughput) == float("-inf")
     assert objective_value(None, Objective.memory) == float("inf")
 
-
-def test_states_are_counted_in_order(jobs):
-    assert counted([result(jobs[0], state) for state in (State.oom, State.complete, State.oom)]) == "1 complete, 2 oom"
-    assert counted([]) == "no trial"
