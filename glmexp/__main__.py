@@ -25,6 +25,7 @@ COMPOSING = {"explain": "glmexp.trial.explain", "preview": "glmexp.trial.preview
 STANDALONE = {
     "lint": "glmexp.dsconfig.lint_command",
     "convert": "glmexp.dsconfig.convert_command",
+    "report": "glmexp.sweep.report_command",
     "doctor": "glmexp.trial.doctor",
 }
 """Verbs that compose nothing and take arguments of their own -> the module with ``main(arguments)``."""

@@ -1,0 +1,30 @@
+"""Files that are written whole or not at all, and the lock under which a report is rebuilt."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LOCK = ".report.lock"
+
+
+def write_whole(path: Path, *parts: str | bytes) -> None:
+    """Writes the parts one after the other; whoever reads meanwhile sees the old file or the new one.
+
+    It is not forced to the disk, since a report can be built again. A text's lone surrogates, which stand for bytes of a path
+    that are no UTF-8, are written as escapes.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        for part in parts:
+            file.write(part if isinstance(part, bytes) else part.encode("utf-8", errors="backslashreplace"))
+    os.replace(temporary, path)
+
+
+@contextmanager
+def rebuilding(folder: Path) -> Iterator[None]:
+    """One process at a time; the kernel frees the lock of one that dies."""
+    with (folder / LOCK).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
