@@ -10,6 +10,7 @@ import json
 import netrc
 import os
 import select
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -25,7 +26,10 @@ from glmexp.track.base import RunInfo, Tracker, figures, plain, run_config
 from glmexp.track.session import Session
 
 DEFAULT_PROJECT = "glmexp"
-INIT_SECONDS = 30.0
+START_SECONDS = 60.0
+"""For the process to start and to open a run offline."""
+SERVER_SECONDS = 20.0
+"""For the same online; the package itself would try for a minute."""
 FINISH_SECONDS = 45.0
 PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
@@ -90,11 +94,11 @@ class SwanlabTracker(Tracker):
         """Opens the run; if the server cannot be reached in time or refuses, offline with one warning."""
         if is_online(self.config, self.environ):
             try:
-                self._process = self.session.connect(lambda: self._open(run, "online"))
+                self._process = self.session.connect(lambda: self._open(run, "online", SERVER_SECONDS))
             except Exception as error:
                 reason = textwrap.shorten(str(error), 160, placeholder=" …")
                 self.warn(f"SwanLab: no run on the server ({reason}); recording offline, `swanlab sync` uploads it later")
-        self._process = self._process or self._open(run, "offline")
+        self._process = self._process or self._open(run, "offline", START_SECONDS)
         self.where = self._process.where
 
     def log(self, row: Mapping[str, Any]) -> None:
@@ -124,11 +128,11 @@ class SwanlabTracker(Tracker):
         finally:
             self._process.end()
 
-    def _open(self, run: RunInfo, mode: str) -> "_Process":
-        config = self.config
+    def _open(self, run: RunInfo, mode: str, seconds: float) -> "_Process":
+        config, folder = self.config, run.folder / "swanlab"
         described = {
             "mode": mode,
-            "log_dir": str(run.folder / "swanlab"),
+            "log_dir": str(folder),
             "project": config.project or DEFAULT_PROJECT,
             "workspace": config.entity,
             "group": config.group or run.group,
@@ -137,13 +141,17 @@ class SwanlabTracker(Tracker):
             "tags": list(config.tags),
             "config": run_config(run),
         }
-        return _Process(described, self.environ)
+        try:
+            return _Process(described, self.environ, seconds)
+        except Exception:
+            shutil.rmtree(folder, ignore_errors=True)  # an empty run
+            raise
 
 
 class _Process:
     """The process of one run; made when the run is open, or raises."""
 
-    def __init__(self, described: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+    def __init__(self, described: Mapping[str, Any], environ: Mapping[str, str], seconds: float) -> None:
         known = [PACKAGE_PARENT, *filter(None, [environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "glmexp.track.swanlab_process"],
@@ -156,9 +164,9 @@ class _Process:
         self._read = b""
         try:
             self.send(described)
-            self.where = str(self.answer(INIT_SECONDS)["where"])
+            self.where = str(self.answer(seconds)["where"])
         except Exception:
-            self.end()
+            self.end(patience=0)
             raise
 
     def send(self, call: Mapping[str, Any]) -> None:
@@ -184,14 +192,14 @@ class _Process:
             raise RuntimeError(told["error"])
         return told
 
-    def end(self) -> None:
-        """Closes the process's input, and ends it if that does not."""
+    def end(self, patience: float = 5.0) -> None:
+        """Closes the process's input, and kills it if that has not ended it after ``patience`` seconds."""
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             with contextlib.suppress(OSError):  # it has ended, and what was still to be written to it is lost
                 stream.close()
         try:
-            self._process.wait(5)
+            self._process.wait(patience)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
