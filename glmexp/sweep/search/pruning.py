@@ -13,12 +13,11 @@ and LoRA keeps activations that full training does not. Of host memory beside a 
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from glmexp.config.batch import solve
 from glmexp.config.choices import OffloadDevice, Source, Task
-from glmexp.config.files import to_values
 from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.sweep.jobs import Job
 from glmexp.sweep.search.base import Search, Skip
@@ -93,7 +92,7 @@ def host_need(job: Job) -> Need:
 
 def _values(job: Job) -> dict[str, Any]:
     """All that decides how much memory a trial takes, as plain values."""
-    values = {name: value for name, value in to_values(job.composed.config).items() if name not in NO_MEMORY}
+    values = {name: value for name, value in asdict(job.composed.config).items() if name not in NO_MEMORY}
     placement = job.placement
     return {**values, "ranks": placement.machine.world_size, "nodes": placement.nodes, "device": placement.machine.device}
 
