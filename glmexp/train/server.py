@@ -165,8 +165,8 @@ def become(order: dict[str, Any]) -> None:
     import numpy
     import torch
 
-    random.seed()
-    numpy.random.seed()
+    for seed_anew in (random.seed, numpy.random.seed, torch.default_generator.seed):
+        seed_anew()
     threads = environ.get("OMP_NUM_THREADS", "")
     if threads.isdecimal():
         torch.set_num_threads(int(threads))

@@ -96,7 +96,9 @@ class WarmStarter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with self._lock:
             for server in self._servers.values():
-                server.close()
+                server.hang_up()
+            for server in self._servers.values():
+                server.join()
             self._servers.clear()
 
     def start(self, command: Command, log: Path) -> RankProcess:
@@ -172,11 +174,13 @@ class _Server:
         with contextlib.suppress(OSError):  # it is gone: the thread is about to notice
             self._ours.sendall(lines)
 
-    def close(self) -> None:
-        """Hangs up, at which the server ends its ranks and itself."""
+    def hang_up(self) -> None:
+        """Lets the server end its ranks and itself."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._ours.shutdown(socket.SHUT_RDWR)
+
+    def join(self) -> None:
         self._thread.join(timeout=10)
 
     def _keep(self) -> None:

@@ -81,6 +81,7 @@ def main() -> None:
     if deed == "leave":
         os._exit(0)
     writer = RankWriter(folder, rank)
+    (folder / f"parent{rank}").write_text(str(os.getppid()))
     (folder / f"environ{rank}.json").write_text(json.dumps(dict(os.environ)))
     writer.progress(Phase.training, 1, 2)
     if deed == "meet":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from glmexp.trial.orphan import TAG, tagged
+from glmexp.trial.orphan import TAG, is_alive, tagged
 
 PARENT = Path(__file__).parent / "parent.py"
 
@@ -48,6 +48,8 @@ class Started:
         self.tag = until(lambda: next((load(path) for path in root.glob("*/environ1.json")), None))[TAG]
         until(lambda: list(root.glob("*/environ0.json")))
         until(lambda: len(set(tagged(self.tag))) >= 3)
+        self.forker = int(next(root.glob("*/parent0")).read_text())
+        assert (self.forker != self.process.pid) == ("WARM" in environ or "launch.backend=torchrun" in overrides)
 
     def gone(self):
         until(lambda: not list(tagged(self.tag)), seconds=15)
@@ -61,8 +63,9 @@ class Started:
 def start(tmp_path, environ):
     started = []
 
-    def begin(*overrides, **options):
-        started.append(Started(tmp_path, environ({0: "hang", 1: "hanging orphan"}), *overrides, **options))
+    def begin(*overrides, warm=False, **options):
+        deeds = {0: "hang", 1: "hanging orphan"}
+        started.append(Started(tmp_path, environ(deeds, **({"WARM": "1"} if warm else {})), *overrides, **options))
         return started[-1]
 
     yield begin
@@ -84,7 +87,8 @@ def test_a_signal_to_the_parent_is_recorded_and_passed_on(start, number, code):
     assert result["signal"] == number
 
 
-def test_ctrl_c_at_a_terminal(start):
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_ctrl_c_at_a_terminal(start, warm):
     controller, terminal = pty.openpty()
 
     def take_terminal():
@@ -94,21 +98,23 @@ def test_ctrl_c_at_a_terminal(start):
 
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-    parent = start(stdin=terminal, preexec_fn=take_terminal)
+    parent = start(warm=warm, stdin=terminal, preexec_fn=take_terminal)
     os.write(controller, b"\x03")
     assert parent.process.wait(timeout=20) == 130
     assert not list(tagged(parent.tag))
+    assert not is_alive(parent.forker)
     assert parent.result()["state"] == "interrupted"
     os.close(controller)
     os.close(terminal)
 
 
-@pytest.mark.parametrize("backend", ["spawn", pytest.param("torchrun", id="torchrun")])
-def test_sigkill_of_the_parent_leaves_nobody(start, backend):
-    parent = start(f"launch.backend={backend}")
+@pytest.mark.parametrize(("backend", "warm"), [("spawn", False), ("torchrun", False), ("spawn", True)])
+def test_sigkill_of_the_parent_leaves_nobody(start, backend, warm):
+    parent = start(f"launch.backend={backend}", warm=warm)
     parent.process.kill()
     parent.process.wait()
     assert parent.gone()
+    until(lambda: not is_alive(parent.forker), seconds=15)
     assert not list(parent.root.glob("*/result.json"))
 
 
