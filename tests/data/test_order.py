@@ -55,3 +55,12 @@ def test_total_steps_round_up_without_float_noise(samples, epochs, total, steps)
 def test_no_samples_is_our_bug():
     with pytest.raises(ValueError, match="at least one"):
         Order(0, 1)
+
+
+def test_without_a_seed_the_samples_come_as_they_are_stored_over_and_over():
+    assert [Order(5, None).step(step, 2, 1, rank, 2)[0] for step in range(2) for rank in range(2)] == [
+        [0, 1],
+        [2, 3],
+        [4, 0],
+        [1, 2],
+    ]

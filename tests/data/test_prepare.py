@@ -52,6 +52,29 @@ def test_counts_tell_what_became_of_the_samples(write, tmp_path):
     assert "1 bad and skipped" in counts.describe()
 
 
+@pytest.mark.parametrize(("enough", "wanted"), [(2, [11, 6]), (3, [11, 6, 6]), (9, [11, 6, 6])])
+def test_the_longest_samples_are_kept_the_longest_first(write, tmp_path, enough, wanted):
+    path = write(PAIRS)
+    prepare(data_config(path), CharacterPrompts(), 200, 1, tmp_path, enough=enough)
+    samples = Samples.open(tmp_path)
+    lengths = [len(samples.sample(index)[0]) for index in range(len(samples))]
+    assert lengths == wanted
+    counts = samples.counts
+    assert (counts.kept, counts.unused, counts.tokens) == (len(wanted), 3 - len(wanted), sum(wanted))
+    assert ("1 shorter ones left out" in counts.describe()) is (enough == 2)
+
+
+def test_no_more_is_encoded_once_enough_samples_are_as_long_as_can_be(write, tmp_path):
+    seen = []
+    report = lambda done, total: seen.append(done)  # noqa: E731
+    long = [{"prompt": "ab" * 20, "response": "xyz"}, {"prompt": "a", "response": "b"}, {"prompt": "ab" * 30, "response": "z"}]
+    data = data_config(write(long), max_length=6, max_source_length=4)
+    prepare(data, CharacterPrompts(), 200, 1, tmp_path, report, enough=1)
+    samples = Samples.open(tmp_path)
+    assert samples.sample(0)[0].tolist() == [*b"abab", *b"z", END]
+    assert (len(samples), samples.counts.unused, max(seen)) == (1, 2, 0)
+
+
 def test_over_length_drop_counts(write, tmp_path):
     samples = prepared(write(PAIRS), tmp_path, max_length=6, over_length=OverLength.drop)
     assert samples.counts.kept == 2

@@ -42,6 +42,9 @@ def plant(fault: str) -> None:
 
         shutil.disk_usage = lambda path: shutil._ntuple_diskusage(100, 99, 1)  # type: ignore[attr-defined]
         return
+    if kind == "small_release":
+        shrink_releases()
+        return
     if kind in ("export_fails", "export_is_killed"):
         break_export(killed=kind == "export_is_killed")
         return
@@ -71,6 +74,27 @@ def plant(fault: str) -> None:
         return loss
 
     Loop.forward = faulty
+
+
+def shrink_releases() -> None:
+    """The released models become small ones of the same kind, and nothing can be fetched."""
+    from dataclasses import replace
+
+    import huggingface_hub
+
+    from glmexp.models import description
+
+    preset = description.preset
+
+    def small(path: str):  # type: ignore[no-untyped-def]
+        found = preset(path)
+        return found and replace(found, num_layers=2, padded_vocab_size=512, hidden_size=256, num_attention_heads=2)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("nothing is to be fetched")
+
+    description.preset = small
+    huggingface_hub.snapshot_download = refuse  # type: ignore[assignment]
 
 
 def break_export(killed: bool) -> None:

@@ -94,8 +94,8 @@ def test_the_figures_of_a_run(run_trial: RunTrial) -> None:
     trial = run_trial("trial", *MOVING, "batch.micro=4", "batch.total=8").ok()
     metrics = trial.record().metrics
     assert set(metrics) == {
-        "tokens_per_second", "samples_per_second", "step_seconds", "mfu", "peak_allocated_gib", "peak_reserved_gib",
-        "host_peak_gib", "loss_first", "loss_last", "skipped_steps", "steps",
+        "tokens_per_second", "samples_per_second", "step_seconds", "step_seconds_spread", "mfu", "peak_allocated_gib",
+        "peak_reserved_gib", "host_peak_gib", "loss_first", "loss_last", "skipped_steps", "steps",
     }  # fmt: skip
     assert metrics["loss_first"] == trial.losses[0]
     assert metrics["loss_last"] == trial.losses[-1]

@@ -50,6 +50,18 @@ def test_a_complete_run(tmp_path: Path) -> None:
     }
 
 
+def test_a_measurement_has_more_of_speed_and_memory_and_no_loss(tmp_path: Path) -> None:
+    metrics = {**METRICS, "step_seconds_spread": 0.0212, "peak_reserved_gib": 14.0, "skipped_steps": 0, "steps": 10}
+    assert table(tmp_path, metrics=metrics, config=config("task=measure")) == {
+        "state": "complete",
+        "steps": "10, after a warm-up of 3",
+        "speed": "12,346 tokens/s, 0.523 s a step (medians), spread 0.021 s",
+        "memory": "GPU 12.34 GiB peak, 14.00 GiB reserved, host 4.1 GiB",
+        "folder": str(tmp_path),
+    }
+    assert "fewer measure.steps" in (next_move(State.timeout, tmp_path, config("task=measure")) or "")
+
+
 def test_what_was_not_measured_has_no_row(tmp_path: Path) -> None:
     nothing = dict.fromkeys(METRICS)
     assert list(table(tmp_path, metrics=nothing)) == ["state", "folder"]

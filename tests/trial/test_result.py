@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from glmexp.config import compose
+from glmexp.config.choices import Task
 from glmexp.dsconfig import Machine, build
 from glmexp.trial.placement import Placement
 from glmexp.trial.record import METRICS, State
@@ -76,7 +77,29 @@ def test_the_hash_leaves_out_what_does_not(overrides):
 def test_what_is_measured_counts_for_a_measurement():
     assert digest("task=measure") != digest()
     assert digest("task=measure") != digest("task=measure", "measure.steps=7")
+    assert digest("task=measure") != digest("task=measure", "data.max_length=64")
+    assert digest("task=measure") != digest("task=measure", "measure.samples=longest")
     assert digest("hardware=rtx4090", "hardware.emulate=true") != digest()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["train.max_steps=7"],
+        ["train.save_weights=false", "train.epochs=1"],
+        ["data=synthetic", "data.max_length=512"],
+        ["data.path=absent.jsonl", "data.limit=3"],
+    ],
+)
+def test_a_measurement_does_not_depend_on_what_it_does_not_read(overrides):
+    assert digest("task=measure", *overrides) == digest("task=measure")
+
+
+def test_the_weights_to_start_from_count_and_not_how_that_was_said():
+    released = ["model=chatglm2_6b", "task=measure"]
+    assert digest(*released) == digest(*released, "model.init=random")
+    assert digest(*released) != digest(*released, "model.init=pretrained")
+    assert digest("model=chatglm2_6b") == digest("model=chatglm2_6b", "model.init=pretrained")
 
 
 def test_a_result_reads_back(tmp_path):
@@ -103,6 +126,9 @@ def test_a_run_that_broke_off_has_the_figures_of_its_rows():
     metrics = complete_metrics({}, rows)
     assert tuple(metrics) == METRIC_NAMES
     assert metrics["tokens_per_second"] == 100.0, "the first steps do not count for speed"
+    assert metrics["step_seconds_spread"] == 0.0
+    measured = complete_metrics({}, rows, Task.measure)
+    assert measured["tokens_per_second"] == 90.0, "the rows of a measurement hold no warm-up"
     wanted = {"loss_first": 4.0, "loss_last": 0.0, "steps": 5, "skipped_steps": 1, "peak_allocated_gib": 4.5, "mfu": None}
     assert {name: metrics[name] for name in wanted} == wanted
     assert complete_metrics({"steps": 9, "mfu": None, "own": 1}, rows)["steps"] == 9
