@@ -204,7 +204,7 @@ class MeasureConfig:
     """Optimizer steps that are measured."""
     samples: MeasureSamples = MISSING
     """``synthetic``: random tokens, every sample ``data.max_length`` long. ``longest``: the real samples, the longest first,
-    so that running out of memory shows at once."""
+    so that running out of memory shows at once; after the warm-up the longest come again, so that the peak is theirs."""
 
 
 @dataclass

@@ -97,7 +97,8 @@ def job(
         told = error if isinstance(error, UserError) else from_hydra(error)
         return Invalid(number, tuple(overrides), name, str(told))
     digest = config_hash(config, ds_config, placement, versions())
-    return Job(number, tuple(overrides), name, composed, placement, ds_config, digest, tuple([*warnings(config), *cautions]))
+    doubts = (*warnings(config, composed.sources), *cautions)
+    return Job(number, tuple(overrides), name, composed, placement, ds_config, digest, doubts)
 
 
 def share(found: Probe, slots: int, ranks: int | None) -> Probe:
