@@ -15,7 +15,7 @@ from glmexp.sweep.report.files import rebuilding, write_whole
 from glmexp.sweep.report.markdown import markdown
 from glmexp.sweep.report.page import page
 from glmexp.sweep.report.recommended import next_steps, write_recommended
-from glmexp.sweep.report.table import csv_text, row_of
+from glmexp.sweep.report.table import column, csv_text, row_of
 from glmexp.sweep.report.trials import Settings, read_settings
 
 __all__ = ["CSV", "HTML", "MARKDOWN", "Report", "Settings", "build", "read_settings"]
@@ -66,5 +66,5 @@ def _build(folder: Path, plots: bool, settings: Settings) -> Report:
         next((row for row, trial in zip(rows, content.trials, strict=True) if trial is recommended), None),
         [told.states, *told.notes, *told.sentences, *told.how],
         count_states(content.trials),
-        content.swept,
+        [column(key) for key in content.swept],
     )

@@ -1,0 +1,243 @@
+"""The files of a report: what they hold, whatever a sweep folder holds, and what is left alone."""
+
+import csv
+import json
+import multiprocessing
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from glmexp.config.choices import Language
+from glmexp.sweep.report import Settings, build
+from glmexp.sweep.report.recommended import ALL
+from glmexp.trial.record import State
+from tests.sweep.report.fake import FakeSweep, grid, measured
+
+HOSTILE = (
+    "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&</script>|`[x](javascript:alert(3))` $a$ \x1b[31m\x00 %{y} 你好"
+)
+
+
+def table(folder):
+    with (folder / "report.csv").open(newline="", encoding="utf-8") as handle:
+        return list(csv.DictReader(handle))
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep") / "grid"
+    folder.mkdir()
+    grid(folder)
+    return folder, build(folder, plots=True)
+
+
+def test_the_files_of_a_sweep(swept):
+    folder, report = swept
+    for name in ("report.csv", "report.md", "report.html", "pareto.png", "knobs.png", *ALL):
+        assert (folder / name).stat().st_size > 0, name
+    assert not [path for path in folder.iterdir() if path.name.startswith(".report.") and path.name != ".report.lock"]
+    assert (folder / "pareto.png").read_bytes().startswith(b"\x89PNG")
+    assert report.counts == {"complete": 53, "invalid": 1, "oom": 6, "failed": 1}
+    assert report.recommended["trial"].startswith("zero-stage1_lora_micro8_none")
+    assert report.sentences[0] == "61 trials: 53 complete, 1 invalid, 6 oom, 1 failed"
+
+
+def test_the_csv(swept):
+    folder, report = swept
+    rows = table(folder)
+    assert len(rows) == 61
+    assert list(rows[0])[:5] == ["trial", "state", "reason", "task", "model"]
+    best = next(row for row in rows if row["trial"] == report.recommended["trial"])
+    assert (best["zero"], best["batch.micro"], best["activation"]) == ("stage1", "8", "none")
+    assert float(best["tokens_per_second"]) == pytest.approx(13495.65, abs=0.01)
+    assert float(best["predicted_peak_gib"]) == pytest.approx(55.914)
+    assert {"peak_reserved_gib", "host_peak_gib", "loss_last", "step_seconds_spread", "seconds", "config_hash"} <= set(best)
+    invalid = next(row for row in rows if row["state"] == "invalid")
+    assert invalid["tokens_per_second"] == ""
+    assert report.rows[0]["tokens_per_second"] is not None
+
+
+def test_the_markdown_answers_first(swept):
+    text = (swept[0] / "report.md").read_text(encoding="utf-8")
+    assert text.splitlines()[2].startswith("Recommended: zero-stage1_lora_micro8_none")
+    assert text.count("\n| zero") == 61
+    assert "![pareto](pareto.png)" in text
+    assert "the highest tokens/s of 27 complete trials that fit 80 GiB" in text
+
+
+def test_the_ds_configs_are_the_trials(swept):
+    folder, report = swept
+    mine = json.loads((folder / ALL[1]).read_text())
+    assert mine == json.loads((folder / report.recommended["trial"] / "ds_config.json").read_text())
+    assert json.loads((folder / ALL[2]).read_text())["train_micro_batch_size_per_gpu"] == "auto"
+
+
+def test_the_experiment_says_where_it_comes_from(swept):
+    head = (swept[0] / ALL[0]).read_text(encoding="utf-8").split("defaults:")[0]
+    assert head.startswith("# @package _global_\n")
+    assert "sweep.objective=throughput, sweep.gpu_memory_gib=80" in head
+    assert "(complete), 13,496 tokens/s, GPU memory 53.8 GiB" in head
+
+
+def test_a_rebuild_of_sixty_trials_is_quick(swept):
+    """In CPU time, so that a busy machine does not matter; 30 to 70 ms where it was written."""
+    taken = []
+    for _ in range(3):
+        started = time.process_time()
+        build(swept[0])
+        taken.append(time.process_time() - started)
+    assert min(taken) < 0.3
+
+
+def test_the_recommendation_is_written_again_only_if_it_changes(swept):
+    folder, _ = swept
+    before = {name: (folder / name).stat().st_mtime_ns for name in ALL}
+    build(folder)
+    assert {name: (folder / name).stat().st_mtime_ns for name in ALL} == before
+    (folder / ALL[2]).unlink()
+    build(folder)
+    assert (folder / ALL[2]).is_file()
+
+
+def test_a_stale_recommendation_is_removed(tmp_path):
+    sweep = FakeSweep(tmp_path)
+    sweep.trial("a", ["batch.micro=1"], **measured(100, 30.0))
+    sweep.trial("b", ["batch.micro=2"], **measured(200, 60.0))
+    assert build(tmp_path, plots=True).recommended["trial"] == "b"
+    assert all((tmp_path / name).is_file() for name in ALL)
+    report = build(tmp_path, settings=Settings(gpu_memory_gib=24))
+    assert report.recommended is None
+    assert "No setting fits 24 GiB" in " ".join(report.sentences)
+    assert not any((tmp_path / name).exists() for name in ALL)
+
+
+def test_hostile_text_stays_text(tmp_path):
+    sweep = FakeSweep(tmp_path / "<b>sweep")
+    sweep.folder.mkdir()
+    overrides = ["=1+cmd|' /C calc'!A0", f"data.path={HOSTILE}"]
+    sweep.trial("one", overrides, State.failed, f"=HYPERLINK(1)\n{HOSTILE}", configured=False)
+    sweep.trial("two", ["data.path=-5"], reason="@SUM(A1)", configured=False, **measured(100, 30.0), predicted=3.0)
+    sweep.trial("three", [f"data.path=a{HOSTILE}"], reason="\t=1", configured=False, **measured(90, 20.0))
+    build(sweep.folder, plots=True)
+
+    rows = {row["trial"]: row for row in table(sweep.folder)}
+    assert rows["one"]["reason"].startswith("'=HYPERLINK")
+    assert rows["one"]["overrides"].startswith("'=1+cmd")
+    assert rows["two"]["reason"] == "'@SUM(A1)"
+    assert rows["two"]["data.path"] == "-5", "a number stays one"
+    assert "\x1b" not in (sweep.folder / "report.csv").read_text(encoding="utf-8")
+
+    page = Page((sweep.folder / "report.html").read_text(encoding="utf-8"))
+    assert page.scripts == 3, "the figures, plotly and ours"
+    assert not page.tags & {"img", "a", "b", "iframe", "link"}
+    assert not page.handlers
+    text = (sweep.folder / "report.md").read_text(encoding="utf-8")
+    assert not re.search(r"<(?!/?$)|(?<!\\)\[x", text)
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 9 for line in text.splitlines() if line.startswith("| ")), text
+
+
+class Page(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.handlers, self.scripts = set(), [], 0
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        self.scripts += tag == "script"
+        self.handlers += [name for name, value in attributes if name.startswith("on") or name in ("src", "href")]
+
+
+def test_the_figures_are_read_back_as_they_were_meant(swept):
+    text = (swept[0] / "report.html").read_text(encoding="utf-8")
+    figures = json.loads(text.partition('id="figures">')[2].partition("</script>")[0])
+    assert [figure["id"] for figure in figures] == ["pareto", "knobs", "predicted"]
+    front, beaten, star = figures[0]["data"]
+    assert len(front["x"]) + len(beaten["x"]) == 53
+    assert star["x"] == [53.8]
+    assert front["x"] == sorted(front["x"])
+    assert front["y"] == sorted(front["y"]), "more memory must pay"
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"state": "no such"}', "\x00", ""])
+def test_a_damaged_result_is_counted_and_left_out(tmp_path, damage):
+    sweep = FakeSweep(tmp_path)
+    sweep.trial("good", ["batch.micro=1"], configured=False, **measured(100, 30.0))
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "result.json").write_text(damage)
+    (tmp_path / "running").mkdir()
+    (tmp_path / "running" / "config.yaml").write_text("task: measure\n")
+    report = build(tmp_path)
+    assert report.counts == {"complete": 1}
+    assert "1 left out, result.json cannot be read: half" in report.sentences
+    assert "1 without a result yet: running, or cut off" in report.sentences
+
+
+def test_odd_figures_are_no_figures(tmp_path):
+    place = FakeSweep(tmp_path).trial("odd", ["a=1"], configured=False, **measured(100, 30.0))
+    content = json.loads((place / "result.json").read_text())
+    content |= {"metrics": {"tokens_per_second": "fast", "steps": True}, "times": None, "device": [], "overrides": []}
+    (place / "result.json").write_text(json.dumps(content))
+    report = build(tmp_path)
+    assert report.rows[0]["tokens_per_second"] is None
+    assert report.recommended is None
+
+
+def test_an_empty_sweep(tmp_path):
+    report = build(tmp_path, plots=True)
+    assert report.sentences == ["no trial has ended yet"]
+    assert table(tmp_path) == []
+    assert b"plotly.js" not in (tmp_path / "report.html").read_bytes()
+
+
+def test_an_override_named_like_a_column(tmp_path):
+    sweep = FakeSweep(tmp_path)
+    for name in ("a", "b"):
+        sweep.trial(name, [f"+state={name}"], State.invalid, "no such key", configured=False)
+    build(tmp_path)
+    assert [(row["state"], row["override state"]) for row in table(tmp_path)] == [("invalid", "a"), ("invalid", "b")]
+
+
+def test_chinese(tmp_path):
+    sweep = FakeSweep(tmp_path)
+    sweep.settings(objective="memory", gpu_memory_gib=None, lang="zh")
+    sweep.trial("a", ["batch.micro=1"], **measured(100))
+    sweep.trial("b", ["batch.micro=2"], **measured(200))
+    report = build(tmp_path, plots=True)
+    assert any(sentence.startswith("推荐：b，200 tokens/s") for sentence in report.sentences)
+    assert "## 如何选出" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert '<html lang="zh">' in page
+    assert "点击表头排序" in page
+    assert "24 GB" not in page, "no GPU, no cards"
+    assert build(tmp_path, settings=Settings(lang=Language.en)).sentences[0] == "2 trials: 2 complete"
+
+
+def test_losses_are_shown_where_something_was_trained(tmp_path):
+    sweep = FakeSweep(tmp_path)
+    for task in ("train", "measure"):
+        sweep.folder = tmp_path / task
+        sweep.folder.mkdir()
+        sweep.trial("a", [f"task={task}", "model=tiny"], **measured(100, loss_last=1.2345))
+        build(sweep.folder)
+        assert ("1.2345" in (sweep.folder / "report.md").read_text()) == (task == "train")
+
+
+def rebuild(folder):
+    for _ in range(5):
+        build(folder)
+
+
+def test_processes_at_once(swept):
+    """As under joblib: each one ends a trial and rebuilds."""
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=rebuild, args=(swept[0],)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert len(table(swept[0])) == 61
+    assert not [path.name for path in swept[0].iterdir() if re.fullmatch(r"\.(report|recommended).*\d", path.name)]
