@@ -49,7 +49,11 @@ def compose_and_run(flags: Sequence[str], expanded: Expanded, run_id: str) -> in
     try:
         entry()
     except SweepRefusedError as refused:
+        session.abandon()
         raise refused.error from refused.__cause__
+    except Exception:
+        session.abandon()
+        raise
     if failed:
         raise failed[0]
     return codes[0] if codes else session.exit_code()

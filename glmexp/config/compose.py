@@ -21,7 +21,8 @@ from glmexp.config.schema import Config
 from glmexp.config.secrets import refuse_secrets
 from glmexp.config.wording import from_hydra
 
-LAUNCHER = "hydra_plugins.glmexp_launcher.GlmexpLauncher"
+LAUNCHER = "hydra_plugins.glmexp.GlmexpLauncher"
+SWEEPER = "hydra_plugins.glmexp.GlmexpSweeper"
 VERSION_BASE = "1.3"
 NO_OPTION = re.compile(r"""$|[-+.\d\[{]|(null|true|false|nan|inf|''|"")$""")
 EXPERIMENT_MAY_SET = ("mode", "sweeper.params", "run.dir", "sweep.dir")
@@ -42,12 +43,14 @@ def conf_dir() -> str:
 
 
 def register() -> None:
-    """Tells Hydra the schema that ``config.yaml`` starts from, and where the launcher that it names is."""
+    """Tells Hydra the schema that ``config.yaml`` starts from, and where the launcher and the sweeper that it names are."""
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()
     store.store(name="schema", node=Config, provider="glmexp")
     store.store(group="hydra/launcher", name="glmexp", node={"_target_": LAUNCHER}, provider="glmexp")
+    sweeper = {"_target_": SWEEPER, "max_batch_size": None, "params": None}
+    store.store(group="hydra/sweeper", name="glmexp", node=sweeper, provider="glmexp")
 
 
 def compose(overrides: Sequence[str], config_dir: str | None = None) -> Composed:

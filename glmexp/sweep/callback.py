@@ -48,14 +48,14 @@ def swept(config: DictConfig) -> list[str]:
 
 def refuse_settings_without_effect(config: DictConfig) -> None:
     """What only glmexp's own launcher does is not dropped in silence under another one."""
-    target = config.hydra.launcher.get("_target_")
-    if target == LAUNCHER:
+    if config.hydra.launcher.get("_target_") == LAUNCHER:
         return
+    launcher = config.hydra.runtime.choices.get("hydra/launcher")
     wanted = {"slots": 1, "order": Order.grid, "search": Search.grid, "time_budget_minutes": None}
     for name, plain in wanted.items():
         if config.sweep[name] != plain:
             raise UserError(
-                f"sweep.{name} has no effect with hydra/launcher={target}: that launcher starts the trials itself\n"
+                f"sweep.{name} has no effect with hydra/launcher={launcher}: that launcher starts the trials itself\n"
                 f"leave sweep.{name} out, or leave out hydra/launcher"
             )
 

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,15 @@ class SweepFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def abandon(self) -> None:
+        """Takes the folder away again if no trial came to it."""
+        if any(self.trials()):
+            return
+        for name in (SETTINGS, "multirun.yaml", LOCK):
+            (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):  # something else lies there
+            self.path.rmdir()
 
     def trials(self) -> Iterator[Path]:
         """The trial folders, finished or not."""

@@ -34,6 +34,11 @@ class Session:
         composed = from_composition(task, hydra)
         return replace(composed, sources=self.expanded.relabel(composed.sources))
 
+    def abandon(self) -> None:
+        """Leaves nothing of a sweep that was refused before its first trial."""
+        if self.folder is not None:
+            self.folder.abandon()
+
     def exit_code(self) -> int:
         """Of the sweep, once Hydra is through; 0 where none was begun, as after ``--cfg job``."""
         from glmexp.sweep.ending import conclude, exit_code

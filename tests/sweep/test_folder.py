@@ -56,6 +56,17 @@ def test_trials_are_not_mixed_with_an_earlier_sweep(tmp_path):
     assert list(folder.ran()) == ["0123456789abcdef"]
 
 
+def test_a_refused_sweep_leaves_nothing(tmp_path):
+    folder = SweepFolder(tmp_path / "a")
+    folder.open(resume=False)
+    folder.save_settings({})
+    folder.abandon()
+    assert list(tmp_path.iterdir()) == []
+    trial(tmp_path, "b")
+    SweepFolder(tmp_path).abandon()
+    assert (tmp_path / "b" / "result.json").is_file()
+
+
 def test_what_never_ran_is_not_finished(tmp_path):
     trial(tmp_path, "a", State.skipped)
     trial(tmp_path, "b", State.invalid, None)

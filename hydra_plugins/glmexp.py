@@ -1,10 +1,11 @@
-"""Hydra's door to glmexp's sweeps: ``hydra/launcher=glmexp``, the shipped choice.
+"""Hydra's doors to glmexp's sweeps: ``hydra/launcher=glmexp`` and ``hydra/sweeper=glmexp``, the shipped choices.
 
-Hydra takes launchers only from the package ``hydra_plugins`` and imports this module at every start, so it stays small.
+Hydra takes plugins only from the package ``hydra_plugins`` and imports this module at every start, so it stays small.
 """
 
 from collections.abc import Sequence
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
@@ -22,3 +23,11 @@ class GlmexpLauncher(Launcher):
         from glmexp.sweep.launcher import launch
 
         return launch(self.context.config_loader, self.config, job_overrides, initial_job_idx)
+
+
+class GlmexpSweeper(BasicSweeper):
+    """Hydra's grid, without composing each trial twice: the launcher composes all of them before the first one starts."""
+
+    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
+        if not isinstance(self.launcher, GlmexpLauncher):
+            super().validate_batch_is_legal(batch)
