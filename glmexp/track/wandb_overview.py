@@ -3,6 +3,7 @@
 import json
 import secrets
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,8 @@ def content(sweep: SweepInfo) -> dict[str, Any]:
     import wandb
 
     names = columns(sweep.rows)
-    # A column holds texts if one of its cells does: W&B wants one type a column.
-    texts = {name for name in names if any(not number(row.get(name)) and row.get(name) is not None for row in sweep.rows)}
-    rows = [
-        [str(value) if name in texts and value is not None else value for name in names for value in (row.get(name),)]
-        for row in sweep.rows
-    ]
+    cells = {name: _one_type([row.get(name) for row in sweep.rows]) for name in names}
+    rows = [list(row) for row in zip(*cells.values(), strict=True)]
     memory = memory_column(sweep.rows)
     points = [
         [row.get("trial"), float(row[memory]), float(row[SPEED])]
@@ -54,6 +51,14 @@ def content(sweep: SweepInfo) -> dict[str, Any]:
         "trials": wandb.Table(columns=names, data=rows),
         "memory_and_speed": wandb.plot.scatter(scatter, memory, SPEED, title="Memory (GiB) and tokens/s"),
     }
+
+
+def _one_type(values: Sequence[Any]) -> list[Any]:
+    """Numbers, also those written as text, if all are; else texts: W&B wants one type a column. null stays null."""
+    try:
+        return [value if value is None or number(value) else float(value) for value in values]
+    except (TypeError, ValueError):
+        return [None if value is None else str(value) for value in values]
 
 
 def workspace(sweep: SweepInfo, group: str, entity: str, project: str) -> Any:

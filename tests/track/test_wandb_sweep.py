@@ -16,9 +16,9 @@ from glmexp.track import SweepInfo
 from glmexp.track.swept import config_keys
 
 ROWS = [
-    {"trial": "stage1-aa", "state": "complete", "reason": "", "zero": "stage1", "batch.micro": 1},
-    {"trial": "stage2-bb", "state": "complete", "reason": "", "zero": "stage2", "batch.micro": 2},
-    {"trial": "stage2-cc", "state": "oom", "reason": "=out of memory | <b>", "zero": "stage2", "batch.micro": 4},
+    {"trial": "stage1-aa", "state": "complete", "reason": "", "zero": "stage1", "batch.micro": "1"},
+    {"trial": "stage2-bb", "state": "complete", "reason": "", "zero": "stage2", "batch.micro": "2"},
+    {"trial": "stage2-cc", "state": "oom", "reason": "=out of memory | <b>", "zero": "stage2", "batch.micro": "4"},
 ]
 FIGURES = [(900.0, 3.5), (1000.0, 3.0), (None, None)]
 
@@ -41,12 +41,12 @@ told = []
 def trial(row, session):
     at = folder / row["trial"]
     at.mkdir(exist_ok=True)
-    stage, micro = int(row["zero"][-1]), row["batch.micro"]
+    stage, micro = int(row["zero"][-1]), int(row["batch.micro"])
     at.joinpath("config.yaml").write_text(f"zero: {{{{stage: {{stage}}, x: {{stage}}}}}}\\nbatch: {{{{micro: {{micro}}}}}}\\n")
     tracker = tracker_for(config.tracker, os.environ, told.append, session)
     tracker.start(RunInfo(at, config, {{}}, {{}}, group=folder.name, name=row["trial"].partition("-")[0]))
     for step in range(1, 21):
-        tracker.log({{"step": step, "loss": row["batch.micro"] + step / 100}})
+        tracker.log({{"step": step, "loss": micro + step / 100}})
         time.sleep(0.01)
     tracker.finish({{"state": row["state"], "reason": row["reason"], "metrics": {{}}}})
     assert tracker.error is None, tracker.error
@@ -110,7 +110,8 @@ def test_trials_side_by_side_and_their_overview_online(tmp_path: Path) -> None:
     assert (summary["number_of_trials"], summary["trials"]["nrows"], summary["states"]) == (3, 3, {"complete": 2, "oom": 1})
     table = tables(server)
     assert table["trials"]["columns"] == [*ROWS[0], "tokens_per_second", "peak_allocated_gib", "host_peak_gib"]
-    assert table["trials"]["data"][2] == [*ROWS[2].values(), None, None, None]
+    # What was swept comes as text from the command line, and can be plotted as a number.
+    assert table["trials"]["data"][2] == [*list(ROWS[2].values())[:4], 4, None, None, None]
     assert table["memory_and_speed_table"]["data"] == [["stage1-aa", 3.5, 900.0], ["stage2-bb", 3.0, 1000.0]]
 
     saved, again = server.variables("UpsertView2")
