@@ -20,6 +20,7 @@ class BackgroundTracker(Tracker):
         self.inner = inner
         self.finish_seconds = finish_seconds
         """Longest wait for what is still to be sent when the trial has ended."""
+        self._consequence = "tracking stopped, the run itself goes on"
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         # A daemon: a dashboard that hangs must not keep the process alive after its trial.
@@ -39,6 +40,7 @@ class BackgroundTracker(Tracker):
             self._end(lambda: self.inner.finish(result))
 
     def overview(self, sweep: SweepInfo) -> None:
+        self._consequence = "the tracker shows no whole overview of the sweep"
         self._thread.start()
         self._end(lambda: self.inner.overview(sweep))
 
@@ -64,7 +66,7 @@ class BackgroundTracker(Tracker):
     def _fail(self, error: str) -> None:
         if self.error is None:
             self.error = error
-            self._lines.put(f"tracking stopped, the run itself goes on: {error}")
+            self._lines.put(f"{self._consequence}: {error}")
 
     def _tell(self) -> None:
         while not self._lines.empty():

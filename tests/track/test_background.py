@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from glmexp.config.schema import Config
-from glmexp.track import RunInfo, Tracker
+from glmexp.track import NullTracker, RunInfo, SweepInfo, Tracker
 from glmexp.track.background import BackgroundTracker
 
 RUN = RunInfo(Path("x"), Config(), {})
@@ -33,6 +33,12 @@ class Scripted(Tracker):
 
     def finish(self, result: Mapping[str, Any]) -> None:
         self.take("finish")
+
+    def overview(self, sweep: SweepInfo) -> None:
+        self.where = "https://example.org/sweep"
+        self.take(f"overview {sweep.name}")
+        if self.gate:
+            self.gate.wait(10)
 
     def take(self, call: str) -> None:
         self.calls.append(call)
@@ -108,3 +114,25 @@ def test_finish_without_start_is_harmless() -> None:
     inner = Scripted()
     BackgroundTracker(inner, print).finish({"state": "invalid"})
     assert inner.calls == []
+
+
+SWEEP = SweepInfo(Path("x"), "grid", [], {})
+
+
+def test_an_overview_never_raises_and_never_waits_for_ever() -> None:
+    tracker = BackgroundTracker(Scripted(), print)
+    tracker.overview(SWEEP)
+    assert (tracker.error, tracker.where) == (None, "https://example.org/sweep")
+
+    told = list[str]()
+    BackgroundTracker(Scripted("overview grid"), told.append).overview(SWEEP)
+    assert told == ["the tracker shows no whole overview of the sweep: ConnectionError: no route to [bold]host"]
+
+    gate, told = threading.Event(), list[str]()
+    BackgroundTracker(Scripted(gate=gate), told.append, finish_seconds=0.2).overview(SWEEP)
+    assert len(told) == 1
+    gate.set()
+
+
+def test_a_tracker_without_a_place_for_a_sweep_shows_none() -> None:
+    NullTracker().overview(SWEEP)
