@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -107,9 +108,19 @@ def _refuse_unknown_and_deleted(values: dict[str, Any]) -> None:
 
 def to_values(config: Config) -> dict[str, Any]:
     """Plain nested dicts, lists, strings and numbers of a Config; enum members become their names."""
-    values = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
+    values = _plain(config)
     assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+    return values
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.name if isinstance(value, Enum) else value
 
 
 def load(path: Path | str) -> Config:

@@ -184,7 +184,14 @@ class _Server:
         self._thread.join(timeout=10)
 
     def _keep(self) -> None:
-        """The server's life as its thread sees it."""
+        how = "could not be heard any more"
+        try:
+            how = self._live()
+        finally:
+            self._end(how)
+
+    def _live(self) -> str:
+        """The server's life as its thread sees it; how it ended."""
         with self._ours, tempfile.TemporaryFile() as output:
             try:
                 with self._theirs:
@@ -198,8 +205,7 @@ class _Server:
                         start_new_session=True,
                     )
             except OSError as error:
-                self._end(str(error))
-                return
+                return f"could not be started: {error}"
             with contextlib.suppress(OSError), self._ours.makefile("r", encoding="utf-8") as lines:
                 for line in lines:
                     self._hear(json.loads(line))
@@ -208,8 +214,9 @@ class _Server:
                     process.wait(timeout=5)
             process.kill()
             code = process.wait()
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-            self._end(how if self._ready or code < 0 else f"{how}: {_last_line(output)}")
+            if code < 0:
+                return f"was ended by {signal.Signals(-code).name}"
+            return f"ended with code {code}" if self._ready else f"ended with code {code}: {_last_line(output)}"
 
     def _hear(self, told: Mapping[str, Any]) -> None:
         with self.changed:
@@ -229,8 +236,6 @@ class _Server:
 
     def _end(self, how: str) -> None:
         """Tells the ranks that their server is gone: those that it had forked died with it, the others are started cold."""
-        if not self._ready and not self._closed:
-            self._warn(f"trials are started cold: the server that ranks are forked from (sweep.warm_start) {how}")
         with self.changed:
             self._ended = True
             running = [rank for rank in self._ranks.values() if rank.code is None]
@@ -242,6 +247,8 @@ class _Server:
                 with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as lines:
                     lines.write(f"the server that ranks are forked from (sweep.warm_start) {how}\n")
             self.changed.notify_all()
+        if not self._ready and not self._closed:
+            self._warn(f"trials are started cold: the server that ranks are forked from (sweep.warm_start) {how}")
 
 
 class _WarmRank:

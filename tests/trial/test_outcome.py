@@ -18,6 +18,7 @@ def said(*outcomes):
     return [record(rank, *(told or (None,)), updated=rank) for rank, told in enumerate(outcomes)]
 
 
+LOST_SERVER = "the server that ranks are forked from (sweep.warm_start)"
 DONE = (State.complete,)
 FAILED = (State.failed, "training, step 3: ValueError: bad shape")
 LOST = (State.failed, PEER)
@@ -76,6 +77,14 @@ ROWS = [
         "torch.OutOfMemoryError: CUDA",
     ),
     ([1], [None], {"log": "RuntimeError: DefaultCPUAllocator: can't allocate memory"}, State.oom_host, "DefaultCPUAllocator"),
+    (
+        [-9],
+        [None],
+        {"log": f"x\n{LOST_SERVER} was ended by SIGKILL\n"},
+        State.killed,
+        f"{LOST_SERVER} was ended by SIGKILL; last",
+    ),
+    ([-9], [None], {"log": f"{LOST_SERVER} was ended by SIGKILL", "oom_kills": 1}, State.oom_host, "lack of host memory"),
     ([-9], [None], {"log": "CUDA out of memory"}, State.oom, "CUDA out of memory"),
     (
         [1],

@@ -67,11 +67,11 @@ def forker(folder, rank=0):
     return int((folder / f"parent{rank}").read_text())
 
 
-def servers_of(pid, variable):
-    """Servers that a process has started with this in their environment."""
+def servers_of(pid, variable=b"", name=b"light_server"):
+    """Servers that a process has started with ``variable`` in their environment."""
     children = [child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
-    texts = {int(child): [Path(f"/proc/{child}/{name}").read_bytes() for name in ("cmdline", "environ")] for child in children}
-    return [child for child, (line, environ) in texts.items() if b"light_server" in line and variable in environ]
+    texts = {int(child): [Path(f"/proc/{child}/{file}").read_bytes() for file in ("cmdline", "environ")] for child in children}
+    return [child for child, (line, environ) in texts.items() if name in line and variable in environ]
 
 
 def pid_of(folder, rank=0):
