@@ -62,8 +62,9 @@ def figures(trial: Trial, lang: Language) -> str:
     parts = [f"{trial.speed:,.0f} tokens/s"] if trial.speed is not None else []
     for name, gib in (("GPU memory", trial.gpu_gib), ("host memory", trial.host_gib)):
         if gib is not None:
-            parts.append(f"{say(lang, name)} {gib:.1f} GiB")
-    return ", ".join(parts)
+            # Host memory of small models differs in the second decimal.
+            parts.append(f"{say(lang, name)} {gib:.{1 if gib >= 10 else 2}f} GiB")
+    return ("，" if lang is Language.zh else ", ").join(parts)
 
 
 def _how(choice: Choice, settings: Settings) -> list[str]:

@@ -45,7 +45,7 @@ def columns(content: Content, full: bool) -> list[Column]:
         *([_metric(lang, "loss", "{:.4f}", "loss_last")] if content.trained else []),
         *([_metric(lang, "mfu", "{:.1%}", "mfu")] if full else []),
         *(_cards(lang) if full else []),
-        *([Column(say(lang, "ranks"), lambda trial: str(trial.result.world_size), _ranks)] if full else []),
+        *([Column(say(lang, "ranks"), lambda trial: str(trial.result.world_size or ""), _ranks)] if full else []),
         *([Column(say(lang, "seconds"), _seconds, lambda trial: trial.seconds)] if full else []),
         Column(say(lang, "reason"), lambda trial: str(trial.result.reason or "")),
     ]

@@ -35,6 +35,8 @@ def pareto(content: Content) -> dict[str, Any] | None:
         star = _dots([content.recommended], content, say(lang, "the recommended"), "star", 18)
         traces.append({**star, "marker": {"symbol": "star", "size": 18, "color": RED}})
     layout = _layout(f"{say(lang, axis_name(content.axis))} (GiB)", say(lang, "speed"))
+    if content.axis == "host":
+        layout["xaxis"]["rangemode"] = "normal"  # most of it is what any process takes
     if any("coloraxis" in trace["marker"] for trace in traces):
         bar = {"title": {"text": say(lang, "host_gib"), "side": "right"}}
         layout["coloraxis"] = {"colorscale": "Viridis", "colorbar": bar}

@@ -45,7 +45,7 @@ def page(content: Content, steps: Sequence[str]) -> list[bytes]:
         *_answer(content, steps),
     ]
     for figure in figures:
-        body.append(f'<h2>{text(say(lang, HEADINGS[figure["id"]]))}</h2>\n<div class="figure" id="{figure["id"]}"></div>\n')
+        body.append(f'<h2>{text(say(lang, HEADINGS[figure["id"]]))}</h2>\n<div class="plot" id="{figure["id"]}"></div>\n')
         if figure["id"] == "knobs":
             body += _effects(content)
     if content.trials:

@@ -56,7 +56,8 @@ def _pareto(content: Content) -> "Figure":
     axes = figure.add_subplot()
     axis, best, beaten = content.axis, content.front.best, content.front.beaten
     axes.step(_x(best, axis), _y(best), where="post", color=BLUE, linewidth=1)
-    axes.scatter(_x(beaten, axis), _y(beaten), s=40, facecolors="none", edgecolors=GREY, label="dominated")
+    if beaten:
+        axes.scatter(_x(beaten, axis), _y(beaten), s=40, facecolors="none", edgecolors=GREY, label="dominated")
     host = [trial.host_gib for trial in best if trial.host_gib is not None]
     if axis == "gpu" and len(host) == len(best):
         dots = axes.scatter(_x(best, axis), _y(best), s=50, c=host, cmap="viridis", label="Pareto front", zorder=2)
@@ -68,7 +69,8 @@ def _pareto(content: Content) -> "Figure":
         axes.scatter(_x(star, axis), _y(star), s=200, marker="*", color=RED, label="recommended", zorder=3)
     axes.set_xlabel(TITLES[axis])
     axes.set_ylabel("tokens/s")
-    axes.set_xlim(left=0)
+    if axis == "gpu":
+        axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend()

@@ -14,7 +14,7 @@ WORDS: Mapping[str, Text] = {
     "plots": {"en": "Plots", "zh": "图"},
     "how": {"en": "How it was decided", "zh": "如何选出"},
     "effects": {"en": "Effect of each knob", "zh": "各参数的影响"},
-    "pareto": {"en": "Memory against speed", "zh": "显存与速度"},
+    "pareto": {"en": "Memory against speed", "zh": "内存与速度"},
     "predicted": {"en": "Predicted beside measured", "zh": "预测与实测"},
     "count": {"en": "{count} trials: {states}", "zh": "共 {count} 次试验：{states}"},
     "one": {"en": "1 trial: {states}", "zh": "共 1 次试验：{states}"},

@@ -206,7 +206,7 @@ def test_chinese(tmp_path):
     sweep.trial("a", ["batch.micro=1"], **measured(100))
     sweep.trial("b", ["batch.micro=2"], **measured(200))
     report = build(tmp_path, plots=True)
-    assert any(sentence.startswith("推荐：b，200 tokens/s") for sentence in report.sentences)
+    assert any(sentence.startswith("推荐：b，200 tokens/s，") for sentence in report.sentences)
     assert "## 如何选出" in (tmp_path / "report.md").read_text(encoding="utf-8")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert '<html lang="zh">' in page

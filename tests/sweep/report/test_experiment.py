@@ -77,11 +77,12 @@ def composes(composed, overrides):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_it_composes_to_the_trial_whatever_the_overrides(composed, tmp_path):
-    kept = [overrides for overrides, _ in map(drawn, range(200)) if composes(composed, overrides)]
+    kept = [overrides for overrides, _ in map(drawn, range(60)) if composes(composed, overrides)]
     for overrides in kept:
         check(composed, overrides, tmp_path)
-    assert len(kept) >= 40
+    assert len(kept) >= 10
 
 
 def test_it_names_the_options_that_were_picked_and_is_short(composed, tmp_path):
