@@ -23,7 +23,7 @@ STORAGE = "optuna.db"
 WORST = (-math.inf, math.inf)
 """Told of a trial that did not complete: of all that Optuna can be told, this keeps it best away from running out of memory."""
 DIRECTIONS: tuple[Literal["maximize"], Literal["minimize"]] = ("maximize", "minimize")
-PROPOSALS = 20
+PROPOSALS = 10
 """How often Optuna may propose what has run, or what no rule allows, before the first trial that is left is taken."""
 
 

@@ -141,14 +141,15 @@ def jobs_of(grid, total):
     if total:
         grid = {**grid, "batch.accumulation": [None], "batch.total": [total]}
     return [
-        make_job(number, dict(zip(grid, values, strict=True))) for number, values in enumerate(itertools.product(*grid.values()))
+        make_job(number, dict(zip(grid, values, strict=True)))
+        for number, values in enumerate(itertools.product(*grid.values()))
     ]
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(grid=grids, total=totals, data=st.data())
 def test_nothing_that_fits_is_skipped(grid, total, data):
-    """On machines that differ in all that pruning must not rely on: what a stage takes, how heavy activations and gradients are."""
+    """On machines that differ in what pruning must not rely on: what a stage takes, the weight of activations and gradients."""
     stage_gib = data.draw(st.lists(st.integers(0, 40), min_size=4, max_size=4))
     token_gib = data.draw(st.floats(0.001, 0.02))
     kept_share = data.draw(st.floats(0.0, 1.0))
