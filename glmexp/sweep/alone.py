@@ -10,10 +10,11 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from glmexp.config.choices import Retry
-from glmexp.sweep.ending import objective_value
+from glmexp.sweep.ending import objective_value, rebuild
 from glmexp.sweep.execute import Surroundings, execute, outline
 from glmexp.sweep.folder import SweepFolder, claimed
 from glmexp.sweep.jobs import Invalid, Job, job
+from glmexp.sweep.parent import follow_parent
 from glmexp.sweep.session import current
 from glmexp.track.selection import tracker_for
 from glmexp.trial.closing import printable
@@ -32,6 +33,7 @@ def run_alone(task: DictConfig, node: DictConfig) -> float:
 
     Returns the value of ``sweep.objective``, infinitely bad where there is none. Raises SystemExit after a signal.
     """
+    follow_parent()
     folder = SweepFolder(Path(node.sweep.dir).absolute())
     overrides = [str(text) for text in OmegaConf.to_container(node.overrides.task, resolve=False)]  # type: ignore[union-attr]
     swept = folder.settings().get("swept", [])
@@ -39,7 +41,7 @@ def run_alone(task: DictConfig, node: DictConfig) -> float:
     result = decide(asked, folder)
     reason = f": {result.reason.splitlines()[0]}" if result.reason else ""
     print(printable(f"{asked.name}: {result.state.value}{reason}"), flush=True)
-    report(folder)
+    rebuild(folder.path, print)
     if result.state is State.interrupted:
         raise SystemExit(128 + (result.signal or 2))  # a BaseException: Hydra's basic launcher would go on otherwise
     return objective_value(result, task.sweep.objective)
@@ -51,26 +53,14 @@ def decide(asked: Job | Invalid, folder: SweepFolder) -> Result:
         result = outline(asked, State.invalid, asked.reason)
         folder.record(asked.name, result)
         return result
-    with claimed(folder.path, asked.config_hash) as ours:
+    with claimed(folder.path, asked.config_hash):
         finished = folder.ran().get(asked.config_hash)
-        retry = [State(Retry(state).value) for state in asked.composed.config.sweep.retry]
-        if finished is not None and finished.folder.name != asked.name and finished.result.state not in retry:
-            return skipped(asked, folder, finished.folder.name)
-        if finished is not None and finished.result.state not in retry:
+        retry = {State(Retry(state).value) for state in asked.composed.config.sweep.retry}
+        if finished is not None and folder.of_this_session(finished) and finished.folder.name != asked.name:
+            twin = outline(asked, State.skipped, f"the same effective configuration as {finished.folder.name}")
+            folder.record(asked.name, twin)
+            return twin
+        if finished is not None and (folder.of_this_session(finished) or finished.result.state not in retry):
             return finished.result
-        if not ours:
-            return skipped(asked, folder, "a trial that is running")
         tracker = tracker_for(asked.composed.config.tracker, os.environ, print)
         return execute(asked, folder, Surroundings(asked.placement, os.environ, COLD, tracker=tracker))
-
-
-def skipped(asked: Job, folder: SweepFolder, other: str) -> Result:
-    result = outline(asked, State.skipped, f"the same effective configuration as {other}")
-    folder.record(asked.name, result)
-    return result
-
-
-def report(folder: SweepFolder) -> None:
-    from glmexp.sweep.report import build
-
-    build(folder.path)

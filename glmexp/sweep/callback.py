@@ -1,5 +1,6 @@
 """Hydra's callback: takes the sweep's folder before the first trial, whichever launcher and sweeper follow."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from glmexp.config.choices import Order, Search
 from glmexp.config.compose import LAUNCHER
 from glmexp.config.errors import UserError
 from glmexp.sweep.folder import SweepFolder
+from glmexp.sweep.parent import PARENT, this_process
 from glmexp.sweep.session import SweepRefusedError, current
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -25,17 +27,21 @@ class SweepCallback(Callback):
             name_folder(config)
             folder = SweepFolder(Path(config.hydra.sweep.dir).absolute())
             folder.open(bool(config.sweep.resume))
+            folder.save_settings(
+                {
+                    "objective": OmegaConf.select(config, "sweep.objective").value,
+                    "gpu_memory_gib": config.sweep.gpu_memory_gib,
+                    "lang": config.lang.value,
+                    "swept": swept(config),
+                }
+            )
         except UserError as error:
             raise SweepRefusedError(error) from error
-        folder.save_settings(
-            {
-                "objective": OmegaConf.select(config, "sweep.objective").value,
-                "gpu_memory_gib": config.sweep.gpu_memory_gib,
-                "lang": config.lang.value,
-                "swept": swept(config),
-            }
-        )
+        except OSError as error:
+            told = UserError(f"the sweep cannot write its folder: {error}\nname another place: hydra.sweep.dir=PATH")
+            raise SweepRefusedError(told) from error
         current().folder = folder
+        os.environ[PARENT] = this_process()
 
 
 def swept(config: DictConfig) -> list[str]:

@@ -3,6 +3,8 @@
 import math
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from glmexp.config.choices import Objective
 from glmexp.config.errors import USER_ERROR
@@ -10,6 +12,9 @@ from glmexp.sweep.folder import SweepFolder
 from glmexp.track.base import SweepInfo
 from glmexp.trial.record import State
 from glmexp.trial.result import Result
+
+if TYPE_CHECKING:
+    from glmexp.sweep.report import Report
 
 TROUBLE = (State.failed, State.killed, State.timeout, State.interrupted)
 """Ends that do not follow from what was asked for. Running out of memory or diverging is a finding of a sweep."""
@@ -38,6 +43,17 @@ def objective_value(result: Result | None, objective: Objective) -> float:
     return float(value) if isinstance(value, int | float) else (-math.inf if fast else math.inf)
 
 
+def rebuild(folder: Path, say: Callable[[str], None], plots: bool = False) -> "Report | None":
+    """Builds the report; one that cannot be written, as on a full disk, is told of and takes no sweep along."""
+    from glmexp.sweep.report import build
+
+    try:
+        return build(folder, plots=plots)
+    except Exception as error:
+        say(f"warning: the report was not written: {type(error).__name__}: {error}")
+        return None
+
+
 def conclude(
     folder: SweepFolder,
     summary: Sequence[str],
@@ -50,11 +66,13 @@ def conclude(
         summary: what the search has found, a line each.
         track: shows the sweep in a tracker; the address or folder of it.
     """
-    from glmexp.sweep.report import build
-
-    report = build(folder.path, plots=True)
-    where = track(SweepInfo(folder.path, folder.name, report.rows, report.counts, report.swept))
+    report = rebuild(folder.path, say, plots=True)
     say("")
+    if report is None:
+        for line in summary:
+            say(line)
+        return
+    where = track(SweepInfo(folder.path, folder.name, report.rows, report.counts, report.swept))
     for line in [*summary, *report.sentences]:
         say(line)
     if where:

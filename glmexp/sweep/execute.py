@@ -36,7 +36,11 @@ class Surroundings:
 
 
 def execute(job: Job, sweep: SweepFolder, around: Surroundings) -> Result:
-    """Runs one trial; never raises but for what is no Exception. An earlier try is kept in ``attempt<N>/``."""
+    """Runs one trial, whatever happens in it; an earlier try is kept in ``attempt<N>/``.
+
+    Raises:
+        OSError: not even the result can be written.
+    """
     folder = sweep.place(job.name, job.config_hash)
     earlier = read_result(folder)
     if earlier is not None and earlier.state in NEVER_RAN:
@@ -64,9 +68,20 @@ def execute(job: Job, sweep: SweepFolder, around: Surroundings) -> Result:
         state = State.invalid if isinstance(error, UserError) else State.failed
         told = str(error) if isinstance(error, UserError | OSError) else "".join(traceback.format_exception(error)).strip()
         result = outline(job, state, told[-2000:], started)
+        record(result, folder)
+        return result
+
+
+def record(result: Result, folder: Path) -> None:
+    """Writes the result of a trial that did not come to write its own; raises OSError in the user's words."""
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         write_result(result, folder)
-        return result
+    except OSError as error:
+        raise OSError(
+            f"the result of {folder.name} could not be written: {error}\n"
+            "make room, then the same command with sweep.resume=true runs what is missing"
+        ) from error
 
 
 def check(job: Job, folder: Path) -> Result:

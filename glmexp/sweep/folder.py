@@ -98,24 +98,30 @@ class SweepFolder:
             if finished.result.config_hash is not None and finished.result.state not in NEVER_RAN
         }
 
+    def of_this_session(self, finished: Finished) -> bool:
+        """Whether the trial ended after this session's start, which has written the settings."""
+        try:
+            return (finished.folder / RESULT).stat().st_mtime_ns >= (self.path / SETTINGS).stat().st_mtime_ns
+        except OSError:
+            return False
+
     def place(self, name: str, digest: str) -> Path:
         """The folder for a trial: of an earlier session that got no further, whatever it was called then, or a new one."""
-        wanted = self.path / name
-        if wanted.is_dir():
-            return wanted
         for path in self.trials():
             if path.name.endswith(f"-{digest[:8]}"):
                 result = read_result(path)
                 if result is None or (result.config_hash == digest and result.state not in NEVER_RAN):
                     return path
-        return wanted
+        return self.path / name
 
     def record(self, name: str, result: Result) -> None:
-        """The row of a trial that was not run."""
+        """The row of a trial that was not run; a try that was made before is kept in ``attempt<N>/``."""
         folder = self.path / name
         earlier = read_result(folder)
         if earlier is not None and (earlier.state, earlier.reason) == (result.state, result.reason):
             return
+        if earlier is not None and earlier.state not in NEVER_RAN:
+            set_aside(folder)
         folder.mkdir(exist_ok=True)
         write_result(result, folder)
 
@@ -151,15 +157,10 @@ def set_aside(folder: Path) -> int:
 
 
 @contextmanager
-def claimed(sweep: Path, digest: str) -> Iterator[bool]:
-    """Whether this process is the one to run the trial with this hash, where launchers run several processes at once."""
+def claimed(sweep: Path, digest: str) -> Iterator[None]:
+    """Waits until no other process is at the trial with this hash, where a launcher runs several at once."""
     folder = sweep / ".claims"
     folder.mkdir(exist_ok=True)
-    handle = os.open(folder / digest, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(handle)
+    with (folder / digest).open("a") as claim:
+        fcntl.flock(claim, fcntl.LOCK_EX)
+        yield

@@ -1,13 +1,13 @@
 """All trials that were asked for: those that can run, those that a rule refuses, and those that are one and the same."""
 
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from glmexp.sweep.execute import outline
-from glmexp.sweep.folder import NEVER_RAN, SweepFolder
+from glmexp.sweep.folder import NEVER_RAN, Finished, SweepFolder
 from glmexp.sweep.jobs import Invalid, Job, asked
-from glmexp.trial.record import State
+from glmexp.trial.record import RESULT, State
 
 
 @dataclass
@@ -15,22 +15,31 @@ class Grid:
     """The trials of one batch, in the order of the command line."""
 
     made: list[Job | Invalid]
+    ran: Mapping[str, Finished] = field(default_factory=dict)
+    """What an earlier session ran, by hash: each keeps its folder, in whatever order the trials are now."""
     jobs: list[Job] = field(init=False)
     """One for each effective configuration."""
     twins: dict[str, tuple[Job, Job]] = field(init=False)
     """Folder name -> (a trial that would repeat another, that other)."""
 
     def __post_init__(self) -> None:
+        valid = [item for item in self.made if isinstance(item, Job)]
         leaders: dict[str, Job] = {}
+        for item in valid:
+            if item.config_hash not in leaders or item.name == self._where(item):
+                leaders[item.config_hash] = item
+        self.jobs = list(leaders.values())
         self.twins = {}
-        for item in self.made:
-            if isinstance(item, Invalid):
-                continue
-            leader = leaders.setdefault(item.config_hash, item)
+        for item in valid:
+            leader = leaders[item.config_hash]
             if leader is not item:
                 name = item.name if item.name != leader.name and item.name not in self.twins else f"{item.name}-{item.number}"
                 self.twins[name] = (item, leader)
-        self.jobs = list(leaders.values())
+
+    def _where(self, job: Job) -> str:
+        """Name of the folder that has, or will have, the result of this configuration."""
+        earlier = self.ran.get(job.config_hash)
+        return job.name if earlier is None else earlier.folder.name
 
     @property
     def invalid(self) -> list[Invalid]:
@@ -43,13 +52,15 @@ class Grid:
             folder.record(item.name, outline(item, State.invalid, item.reason))
             tell(item.name, State.invalid, item.reason)
         for name, (twin, leader) in self.twins.items():
-            reason = f"the same effective configuration as {leader.name}"
+            reason = f"the same effective configuration as {self._where(leader)}"
             folder.record(name, outline(twin, State.skipped, reason))
             tell(name, State.skipped, reason)
 
     def _forget_earlier_rows(self, folder: SweepFolder) -> None:
-        """What an earlier session refused or skipped of these very trials is decided anew."""
+        """What an earlier session refused or skipped of these very trials is decided anew; a try that was made is kept."""
         these = [asked(item.overrides) for item in self.made]
         for finished in folder.results():
             if finished.result.state in NEVER_RAN and asked(finished.result.overrides) in these:
-                shutil.rmtree(finished.folder)
+                (finished.folder / RESULT).unlink()
+                with suppress(OSError):
+                    finished.folder.rmdir()

@@ -62,10 +62,10 @@ class Sweep:
         self, loader: ConfigLoader, master: DictConfig, job_overrides: Sequence[Sequence[str]], first: int, folder: SweepFolder
     ) -> None:
         self.loader, self.master, self.folder = loader, master, folder
-        self.swept = swept_keys(job_overrides)
+        self.swept = folder.settings().get("swept") or swept_keys(job_overrides)
         refuse_swept_settings(self.swept)
         self.found = probe(os.environ)
-        self.grid = Grid([self.make(first + number, given) for number, given in enumerate(job_overrides)])
+        self.grid = Grid([self.make(first + number, given) for number, given in enumerate(job_overrides)], folder.ran())
         self.told: dict[str, Result] = {}
         self.trackers = TrackerSession()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from glmexp.config.schema import SweepConfig
+from glmexp.sweep.ending import rebuild
 from glmexp.sweep.execute import Surroundings, execute, outline
 from glmexp.sweep.folder import Finished, SweepFolder
 from glmexp.sweep.jobs import Job
@@ -50,7 +51,9 @@ class Loop:
         self.finished: dict[str, Finished] = means.folder.ran()
         self.results: dict[str, Result] = {}
         """By hash: the trials that this search has been told of."""
-        self.ended: queue.SimpleQueue[tuple[Job, Slot, Result]] = queue.SimpleQueue()
+        self.ended: queue.SimpleQueue[tuple[Job, Slot, Result | Exception]] = queue.SimpleQueue()
+        self.failure: Exception | None = None
+        """What keeps results from being recorded, such as a full disk: further trials would run for nothing."""
         self.running = 0
         self.waiting: Job | None = None
         """Asked for, and needs more GPUs than are free."""
@@ -65,9 +68,12 @@ class Loop:
         return self.stop_at is not None and time.monotonic() > self.stop_at
 
     def run(self) -> None:
+        """Raises what kept a result from being recorded, once no trial is running any more."""
         while True:
             self.start()
             if not self.running:
+                if self.failure is not None:
+                    raise self.failure
                 if self.stopping or self.search.done:
                     return
                 raise RuntimeError("the search is not done and asks for nothing, while no trial is running")
@@ -75,7 +81,7 @@ class Loop:
 
     @property
     def stopping(self) -> bool:
-        return bool(self.means.signals.received) or self.out_of_time
+        return bool(self.means.signals.received) or self.out_of_time or self.failure is not None
 
     def start(self) -> None:
         """Starts trials as long as there are slots and the search has any."""
@@ -101,35 +107,34 @@ class Loop:
         return None if finished is None or finished.result.state in self.retry else finished.result
 
     def trial(self, job: Job, slot: Slot) -> None:
-        """One trial, on a thread of its own."""
+        """One trial, on a thread of its own; the main thread waits for what it puts, whatever happens."""
         means = self.means
-        around = Surroundings(
-            slot.placement, slot.environ, means.starter, means.signals, means.view.trial(job.name), means.tracker(job)
-        )
-        self.ended.put((job, slot, execute(job, means.folder, around)))
+        ended: Result | Exception
+        try:
+            around = Surroundings(
+                slot.placement, slot.environ, means.starter, means.signals, means.view.trial(job.name), means.tracker(job)
+            )
+            ended = execute(job, means.folder, around)
+        except Exception as error:
+            ended = error
+        self.ended.put((job, slot, ended))
 
     def collect(self) -> None:
         """Takes what has ended meanwhile, and keeps the screen alive."""
         try:
-            job, slot, result = self.ended.get(timeout=POLL_SECONDS)
+            job, slot, ended = self.ended.get(timeout=POLL_SECONDS)
         except queue.Empty:
             self.means.view.refresh()
             return
         self.running -= 1
         self.means.slots.give(slot)
-        self.tell(job, result)
+        if isinstance(ended, Exception):
+            self.failure = self.failure or ended
+            return
+        self.tell(job, ended)
         self.start()  # the next trial works while the report is made
-        self.report()
+        rebuild(self.means.folder.path, self.means.view.note)
         self.means.view.refresh()
-
-    def report(self) -> None:
-        """Rebuilds the report; one that cannot be written (a full disk) must not end the sweep."""
-        from glmexp.sweep.report import build
-
-        try:
-            build(self.means.folder.path)
-        except Exception as error:
-            self.means.view.note(f"warning: the report was not written: {type(error).__name__}: {error}")
 
     def tell(self, job: Job, result: Result, earlier: bool = False) -> None:
         self.results[job.config_hash] = result
@@ -138,6 +143,12 @@ class Loop:
         self.means.view.finish(job.name, result.state, reason, result.metrics)
 
     def skip(self, step: Skip) -> None:
-        result = outline(step.job, State.skipped, step.reason)
-        self.means.folder.record(step.job.name, result)
+        if (known := self.known(step.job)) is not None:  # it ran in an earlier session, before this could be known
+            self.results[step.job.config_hash] = known
+            self.means.view.finish(step.job.name, known.state, f"{known.reason} (finished earlier)".strip(), known.metrics)
+            return
+        try:
+            self.means.folder.record(step.job.name, outline(step.job, State.skipped, step.reason))
+        except OSError as error:
+            self.failure = error
         self.means.view.finish(step.job.name, State.skipped, step.reason, {})

@@ -33,8 +33,12 @@ def die_with_parent() -> None:
     if PARENT_PID not in os.environ:
         return
     die_with_creator()
-    watchdog = threading.Thread(target=_end_after, args=(int(os.environ[PARENT_PID]),), name="parent watchdog", daemon=True)
-    watchdog.start()
+    die_with(int(os.environ[PARENT_PID]))
+
+
+def die_with(pid: int) -> None:
+    """Ends this process once another one of this machine is gone, whoever started it."""
+    threading.Thread(target=_end_after, args=(pid,), name="parent watchdog", daemon=True).start()
 
 
 def die_with_creator() -> None:

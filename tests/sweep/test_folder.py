@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -36,7 +37,8 @@ def test_a_killed_parent_frees_the_lock_though_its_children_live(tmp_path):
     code = (
         "import subprocess, sys, time\nfrom pathlib import Path\nfrom glmexp.sweep.folder import SweepFolder\n"
         f"folder = SweepFolder(Path({str(tmp_path)!r}))\nfolder.open(resume=True)\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\nprint(child.pid, flush=True)\ntime.sleep(60)"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "print(child.pid, flush=True)\ntime.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         child = int(parent.stdout.readline())
@@ -107,11 +109,41 @@ def test_every_try_is_kept(tmp_path):
     assert set_aside(tmp_path / "absent") == 0
 
 
-def test_a_trial_is_claimed_once(tmp_path):
-    with claimed(tmp_path, "a") as first, claimed(tmp_path, "a") as second, claimed(tmp_path, "b") as other:
-        assert (first, second, other) == (True, False, True)
-    with claimed(tmp_path, "a") as again:
-        assert again
+def test_a_trial_is_claimed_by_one_at_a_time(tmp_path):
+    order = []
+
+    def second():
+        with claimed(tmp_path, "a"):
+            order.append("second")
+
+    waiting = threading.Thread(target=second)
+    with claimed(tmp_path, "a"), claimed(tmp_path, "b"):
+        waiting.start()
+        waiting.join(timeout=0.3)
+        order.append("first")
+    waiting.join(timeout=10)
+    assert order == ["first", "second"]
+
+
+def test_a_try_is_kept_when_the_trial_is_skipped_later(tmp_path):
+    folder = SweepFolder(tmp_path)
+    tried = trial(tmp_path, "a", State.failed)
+    folder.record("a", result(State.skipped))
+    assert read_result(tried).state is State.skipped
+    assert read_result(tried / "attempt1").state is State.failed
+    folder.record("a", result(State.skipped))
+    assert sorted(path.name for path in tried.iterdir()) == ["attempt1", "result.json"]
+
+
+def test_sessions_are_told_apart(tmp_path):
+    folder = SweepFolder(tmp_path)
+    trial(tmp_path, "a", State.failed)
+    assert not folder.of_this_session(folder.results()[0]), "no session has begun"
+    os.utime(tmp_path / "a" / "result.json", (1, 1))
+    folder.save_settings({})
+    assert not folder.of_this_session(folder.results()[0])
+    write_result(result(), tmp_path / "a")
+    assert folder.of_this_session(folder.results()[0])
 
 
 def test_settings_read_back(tmp_path):

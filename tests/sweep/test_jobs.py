@@ -6,6 +6,7 @@ import pytest
 
 from glmexp.config import compose
 from glmexp.config.errors import UserError
+from glmexp.sweep.execute import outline
 from glmexp.sweep.folder import SweepFolder
 from glmexp.sweep.grid import Grid
 from glmexp.sweep.jobs import Invalid, Job, job, label, share, swept_keys
@@ -13,6 +14,7 @@ from glmexp.sweep.launcher import refuse_swept_settings
 from glmexp.sweep.slots import Slots, check_slots
 from glmexp.trial.machine import Gpu, Probe
 from glmexp.trial.record import State
+from glmexp.trial.result import read_result, write_result
 
 CPU = Probe((), "none here", 64.0, 8, "a CPU")
 GPUS = tuple(Gpu(index, "NVIDIA H200", 139.8, (9, 0), f"GPU-{index}", f"00000000:{index:02x}:00.0") for index in range(4))
@@ -87,6 +89,33 @@ def test_what_was_refused_earlier_is_decided_anew(tmp_path):
     assert folder.results() == []
 
 
+def test_what_ran_keeps_its_result_in_another_order(tmp_path):
+    folder = SweepFolder(tmp_path)
+    swept = ("zero", "batch.micro", "batch.accumulation")
+    first = [made("batch.accumulation=null", swept=swept), made("batch.accumulation=1", swept=swept, number=1)]
+    grid = Grid(first, folder.ran())
+    grid.record_what_cannot_run(folder, lambda *what: None)
+    (ran,) = grid.jobs
+    place = folder.place(ran.name, ran.config_hash)
+    place.mkdir()
+    write_result(outline(ran, State.complete, ""), place)
+    again = Grid(list(reversed(first)), folder.ran())
+    again.record_what_cannot_run(folder, lambda *what: None)
+    assert again.jobs == [ran]
+    states = {finished.folder.name: finished.result.state for finished in folder.results()}
+    assert states == {ran.name: State.complete, first[1].name: State.skipped}
+
+
+def test_a_try_of_what_was_skipped_since_is_not_forgotten(tmp_path):
+    folder = SweepFolder(tmp_path)
+    item = made("zero=stage2")
+    folder.record(item.name, outline(item, State.failed, "exit code 3"))
+    folder.record(item.name, outline(item, State.skipped, "a smaller one ran out of memory"))
+    Grid([item], folder.ran()).record_what_cannot_run(folder, lambda *what: None)
+    assert read_result(tmp_path / item.name) is None
+    assert read_result(tmp_path / item.name / "attempt1").reason == "exit code 3"
+
+
 def test_slots_give_disjoint_gpus():
     jobs = [made("launch.ranks=2", f"batch.micro={micro}", found=NODE, slots=2) for micro in (1, 2, 4)]
     slots = Slots(2, GPUS)
@@ -115,12 +144,12 @@ def test_a_trial_without_a_number_of_ranks_takes_its_share():
 
 
 def test_too_many_slots_are_refused():
-    with pytest.raises(UserError, match="sweep.slots=2"):
+    with pytest.raises(UserError, match=r"sweep\.slots=2"):
         check_slots(3, [made("launch.ranks=2", found=NODE, slots=3)], GPUS)
     check_slots(4, [made("launch.ranks=1", found=NODE, slots=4)], GPUS)
     check_slots(9, [made()], ())
 
 
 def test_settings_of_the_sweep_take_one_value():
-    with pytest.raises(UserError, match="sweep.order"):
+    with pytest.raises(UserError, match=r"sweep\.order"):
         refuse_swept_settings(["zero", "sweep.order"])

@@ -65,7 +65,7 @@ class Pretend:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    monkeypatch.setattr(Loop, "report", lambda self: None)
+    monkeypatch.setattr(loops, "rebuild", lambda folder, say: None)
 
     def go(pretend, search, settings=SETTINGS, signals=None):
         monkeypatch.setattr(loops, "execute", pretend)
@@ -166,6 +166,33 @@ def test_a_search_that_forgets_itself_does_not_hang(run, jobs):
         run(Pretend(), Lost(jobs))
 
 
+def test_what_finished_earlier_is_not_skipped(run, jobs, tmp_path):
+    class Pruning(Grid):
+        def ask(self):
+            item = super().ask()
+            return Skip(item, "smaller ones ran out of memory") if item is not None and item.number > 2 else item
+
+    run(Pretend(), Grid(jobs[3:]))
+    loop = run(Pretend(), Pruning(jobs))
+    assert read_result(tmp_path / jobs[3].name).state is State.complete
+    assert loop.results[jobs[3].config_hash].state is State.complete
+
+
+def test_a_full_disk_ends_the_sweep_in_order(run, jobs):
+    class Full(Pretend):
+        def __call__(self, item, folder, around):
+            ended = super().__call__(item, folder, around)
+            if item.number == 2:
+                raise OSError("no room")
+            return ended
+
+    pretend = Full(seconds=0.2)
+    with pytest.raises(OSError, match="no room"):
+        run(pretend, Grid(jobs), replace(SETTINGS, slots=2))
+    assert pretend.at_once == 0, "those that run are waited for"
+    assert 4 not in pretend.ran or 8 not in pretend.ran
+
+
 @pytest.mark.parametrize(
     ("states", "signal_number", "wanted"),
     [
@@ -188,4 +215,3 @@ def test_what_a_sweeper_is_told(jobs):
     assert objective_value(done, Objective.memory) == 2.0
     assert objective_value(result(jobs[0], State.oom, tokens_per_second=5.0), Objective.throughput) == float("-inf")
     assert objective_value(None, Objective.memory) == float("inf")
-
