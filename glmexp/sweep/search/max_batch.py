@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 from glmexp.config.batch import data_parallel_size
-from glmexp.config.choices import Task
 from glmexp.config.errors import UserError
 from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.sweep.jobs import Job
@@ -26,7 +25,7 @@ class MaxBatch:
         jobs: the cells; their own micro batch does not matter.
 
     Raises:
-        UserError: the global batch is not constant, the micro batch is swept, or the task does not run anything.
+        UserError: the global batch is not constant, or the micro batch is swept.
     """
 
     def __init__(self, jobs: Sequence[Job], vary: Vary) -> None:
@@ -110,8 +109,6 @@ class Cell:
 
 def check_cell(job: Job) -> None:
     config = job.composed.config
-    if config.task is Task.check:
-        raise UserError("sweep.search=max_batch: check runs nothing that could run out of memory\nuse the verb measure")
     if config.batch.total is None:
         raise UserError(
             "sweep.search=max_batch looks for the largest batch.micro at a constant global batch, and batch.total is not set\n"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from glmexp.config.choices import Order
+from glmexp.config.choices import Order, Task
 from glmexp.config.choices import Search as Kind
 from glmexp.config.errors import UserError
 from glmexp.config.schema import SweepConfig
@@ -17,7 +17,7 @@ from glmexp.sweep.search.pruning import Pruned
 
 
 def select(config: SweepConfig, jobs: Sequence[Job], vary: Vary, folder: Path) -> Search:
-    """The search over ``jobs``, which is the grid without its invalid cells.
+    """The search over ``jobs``, which is the grid without its invalid cells. ``check`` takes all of it, whatever the search.
 
     Args:
         vary: gives a job with another ``batch.micro``.
@@ -40,6 +40,9 @@ def select(config: SweepConfig, jobs: Sequence[Job], vary: Vary, folder: Path) -
 def _search(config: SweepConfig, jobs: Sequence[Job], vary: Vary, folder: Path) -> Search:
     if not jobs or config.search is Kind.grid:
         return Grid(jobs)
+    checking = any(job.composed.config.task is Task.check for job in jobs)  # nothing to compare: the whole grid is checked
     if config.search is Kind.max_batch:
-        return MaxBatch(jobs, vary)
-    return OptunaSearch(jobs, folder, config.trials, jobs[0].composed.config.train.seed)
+        search = MaxBatch(jobs, vary)
+        return Grid(jobs) if checking else search
+    seed = jobs[0].composed.config.train.seed
+    return Grid(jobs) if checking else OptunaSearch(jobs, folder, config.trials, seed)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glmexp.config.choices import Order, Search, Task
+from glmexp.config.choices import Order, Search
 from glmexp.config.errors import UserError
 from glmexp.sweep.search import select
 from glmexp.sweep.search.max_batch import MaxBatch, divisors
@@ -124,7 +124,6 @@ def test_pruning_between_cells_counts_as_too_large(tmp_path):
         ([make_job(0, {})], ("batch.total is not set", "add batch.total=")),
         ([cell(batch__accumulation=4, total=8)], ("batch.accumulation=4", "leave batch.accumulation out")),
         ([cell(0, batch__micro=1), cell(1, batch__micro=2)], ("batch.micro=1,2", "sweep.search=grid")),
-        ([cell(task=Task.check)], ("check runs nothing", "measure")),
     ],
 )
 def test_what_leaves_nothing_to_search_is_refused(jobs, words, tmp_path):

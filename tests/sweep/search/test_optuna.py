@@ -182,9 +182,12 @@ def test_without_the_package_it_is_said_how_to_get_it(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_check_cannot_be_compared(tmp_path):
-    with pytest.raises(UserError, match="check runs nothing"):
-        search_of([make_job(0, {"task": Task.check})], tmp_path)
+@pytest.mark.parametrize("kind", [Search.optuna, Search.max_batch])
+def test_a_check_takes_the_whole_grid(kind, tmp_path):
+    jobs = [make_job(stage, {"task": Task.check, "zero.stage": stage, "batch.total": 4}) for stage in (1, 2)]
+    ran, _ = drive(select(replace(base().sweep, search=kind), jobs, None, tmp_path), lambda job: make_result())
+    assert [job for job, _ in ran] == jobs
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", [Search.grid, Search.max_batch])
