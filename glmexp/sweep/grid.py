@@ -26,7 +26,8 @@ class Grid:
         valid = [item for item in self.made if isinstance(item, Job)]
         leaders: dict[str, Job] = {}
         for item in valid:
-            if item.config_hash not in leaders or item.name == self._where(item):
+            leader = leaders.setdefault(item.config_hash, item)
+            if item.name == self._where(leader) != leader.name:
                 leaders[item.config_hash] = item
         self.jobs = list(leaders.values())
         self.twins = {}

@@ -221,7 +221,7 @@ class Sweep:
 
     def litter(self):
         """Halves of files that somebody who was killed has left in the sweep's own folder."""
-        return [path.name for path in self.folder.glob(".*.*") if path.suffix[1:].isdecimal()]
+        return [path.name for path in self.folder.glob(".*.*") if not path.name.endswith(".lock")]
 
     def reporting(self):
         """Whether the report is being built right now."""

@@ -101,7 +101,7 @@ def test_sixty_real_trials_of_which_twenty_fail(tmp_path):
     stamps = {}
     for kill in range(5):
         process = sweep.start(*(["sweep.resume=true"] if kill else []))
-        more = chance.randint(3, 7)
+        more = chance.randint(5, 11)
         moment = [
             later(more_results(sweep, more), chance.uniform(0.0, 2.0)),  # in the midst of trials
             in_a_report(sweep, more),

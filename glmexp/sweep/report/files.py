@@ -12,10 +12,11 @@ LOCK = ".report.lock"
 def write_whole(path: Path, *parts: str | bytes) -> None:
     """Writes the parts one after the other; whoever reads meanwhile sees the old file or the new one.
 
-    It is not forced to the disk, since a report can be built again. A text's lone surrogates, which stand for bytes of a path
-    that are no UTF-8, are written as escapes.
+    To be called while ``rebuilding``: the half of one that was killed is written over by the next. It is not forced to the
+    disk, since a report can be built again. A text's lone surrogates, which stand for bytes of a path that are no UTF-8, are
+    written as escapes.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.new")
     with temporary.open("wb") as file:
         for part in parts:
             file.write(part if isinstance(part, bytes) else part.encode("utf-8", errors="backslashreplace"))
