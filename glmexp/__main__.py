@@ -125,7 +125,10 @@ def run(arguments: Sequence[str], outer: Outer | None) -> int:
         if verb in COMPOSING and not any(flag in HELP for flag in flags):
             show: Callable[[Sequence[str], Expanded], int] = getattr(import_module(COMPOSING[verb]), verb)
             return show(flags, expanded)
-        sweeping = any(flag in ("--multirun", "-m") for flag in flags)
+        sweeping = any(flag in ("--multirun", "-m") for flag in flags) or any(
+            override.startswith("sweep=")
+            for override in overrides  # a preset is a multirun by itself
+        )
         if outer is not None and sweeping:
             raise UserError(refusal_of_multirun(outer))
         if verb is None and sweeping and not any(override.lstrip("+").startswith("task=") for override in overrides):

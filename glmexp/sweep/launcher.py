@@ -9,7 +9,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.utils import JobReturn, JobStatus, setup_globals
 from omegaconf import DictConfig
 
-from glmexp.config.choices import Objective, Task
+from glmexp.config.choices import Objective, Search, Task
 from glmexp.config.compose import Composed
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
@@ -69,8 +69,9 @@ class Sweep:
         self.told: dict[str, Result] = {}
         self.trackers = TrackerSession()
 
-    def make(self, number: int, overrides: Sequence[str]) -> Job | Invalid:
-        return job(number, overrides, self.swept, self.compose, self.found, max(1, self.master.sweep.slots))
+    def make(self, number: int, overrides: Sequence[str], varied: Sequence[str] = ()) -> Job | Invalid:
+        """Composes and checks one trial; ``varied`` are keys of its name beside the swept ones."""
+        return job(number, overrides, [*self.swept, *varied], self.compose, self.found, max(1, self.master.sweep.slots))
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         composed = self.loader.load_sweep_config(self.master, list(overrides))
@@ -78,7 +79,8 @@ class Sweep:
 
     def vary(self, base: Job, micro: int) -> Job:
         """``base`` with another micro batch at the same global batch; raises UserError."""
-        varied = self.make(base.number, [*base.overrides, f"batch.micro={micro}", "batch.accumulation=null"])
+        others = [override for override in base.overrides if not override.startswith("batch.micro=")]
+        varied = self.make(base.number, [*others, f"batch.micro={micro}"], ["batch.micro"])
         if isinstance(varied, Invalid):
             raise UserError(varied.reason)
         return varied
@@ -91,7 +93,7 @@ class Sweep:
         summary: list[str] = []
         with ExitStack() as stack:
             signals = stack.enter_context(Signals())
-            view = stack.enter_context(SweepView(console, total=len(self.grid.made), slots=self.master.sweep.slots))
+            view = stack.enter_context(SweepView(console, total=self.total, slots=self.master.sweep.slots))
             self.grid.record_what_cannot_run(self.folder, lambda name, state, reason: view.finish(name, state, reason, {}))
             for line in dict.fromkeys(line for item in self.grid.jobs for line in item.warnings):
                 view.note(f"warning: {line}")
@@ -112,6 +114,11 @@ class Sweep:
             return None
         warn = lambda line: print(f"warning: {line}", file=sys.stderr)  # noqa: E731
         return overview(self.grid.jobs[0].composed.config.tracker, os.environ, warn, sweep, self.trackers)
+
+    @property
+    def total(self) -> int | None:
+        """Trials in all, where that is known beforehand: a search takes as many as it needs."""
+        return len(self.grid.made) if self.master.sweep.search is Search.grid else None
 
     @property
     def tracked(self) -> bool:
