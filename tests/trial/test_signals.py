@@ -45,11 +45,15 @@ class Started:
             cwd=root,
             **{"stdin": subprocess.DEVNULL, **options},
         )
-        self.tag = until(lambda: next((load(path) for path in root.glob("*/environ1.json")), None))[TAG]
-        until(lambda: list(root.glob("*/environ0.json")))
-        until(lambda: len(set(tagged(self.tag))) >= 3)
-        self.forker = int(next(root.glob("*/parent0")).read_text())
-        assert (self.forker != self.process.pid) == ("WARM" in environ or "launch.backend=torchrun" in overrides)
+        try:
+            self.tag = until(lambda: next((load(path) for path in root.glob("*/environ1.json")), None))[TAG]
+            until(lambda: list(root.glob("*/environ0.json")))
+            until(lambda: len(set(tagged(self.tag))) >= 3)
+            self.forker = int(next(root.glob("*/parent0")).read_text())
+            assert (self.forker != self.process.pid) == ("WARM" in environ or "launch.backend=torchrun" in overrides)
+        except BaseException:
+            self.process.kill()
+            raise
 
     def gone(self):
         until(lambda: not list(tagged(self.tag)), seconds=15)
