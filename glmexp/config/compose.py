@@ -90,11 +90,13 @@ def check_overrides(overrides: Sequence[str]) -> None:
     """Raises UserError for overrides that Hydra must not see: secrets, and values where the name of an option is due."""
     refuse_secrets(overrides)
     sections = {name for name, kind in get_type_hints(Config).items() if is_dataclass(kind)}
-    groups = (sections - {"train", "lint"}) | {"experiment"}
+    groups = (sections - {"train", "measure", "lint"}) | {"experiment"}
     for override in overrides:
         if override.startswith("="):
             raise UserError(f"{override}: an override is written key=value")
         key, separator, value = override.lstrip("+").partition("=")
+        if separator and key in sections - groups - {"deepspeed"} and not value.startswith("{"):
+            raise UserError(f"{override}: {key} holds fields\nset them one by one: {key}.FIELD=...")
         if separator and key in groups and NO_OPTION.match(value.strip().lower()):
             raise UserError(
                 f"{override}: {key} is a group and takes one option: {key}=NAME\nset its fields one by one: {key}.FIELD=..."

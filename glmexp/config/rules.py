@@ -58,7 +58,7 @@ def warnings(config: Config, sources: Mapping[str, str] | None = None) -> list[s
     if config.task is not Task.measure:  # it learns nothing that is kept
         found += _learns_little(config)
     if config.lang is not Language.en:
-        found.append(f"lang={config.lang.value} has no effect on {config.task.value}: it is the language of explain")
+        found.append(f"lang={config.lang.value} has no effect on {config.task.value}: it is that of explain and of a sweep's report")
     if config.hardware.gpu_memory_gib is not None and not config.hardware.emulate:
         found.append(f"hardware={config.hardware.name} has no effect on a run without hardware.emulate=true")
     return [*found, *machinery.warnings(config)]

@@ -233,7 +233,7 @@ class SweepConfig:
     objective: Objective = MISSING
     """What is recommended: the highest tokens/s within ``gpu_memory_gib``, or the lowest GPU memory."""
     gpu_memory_gib: Annotated[Optional[float], Gt(0)] = MISSING
-    """Memory of the card that the recommendation must fit; null is the card at hand."""
+    """Memory of the card that the recommendation must fit; null is that of ``hardware``, else the card at hand."""
 
 
 @dataclass
@@ -246,7 +246,7 @@ class LintConfig:
 class Config:
     task: Task = MISSING
     lang: Language = MISSING
-    """Language of ``explain``."""
+    """Language of ``explain`` and of a sweep's report."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     method: MethodConfig = field(default_factory=MethodConfig)

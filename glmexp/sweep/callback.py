@@ -30,7 +30,7 @@ class SweepCallback(Callback):
             folder.save_settings(
                 {
                     "objective": OmegaConf.select(config, "sweep.objective").value,
-                    "gpu_memory_gib": config.sweep.gpu_memory_gib,
+                    "gpu_memory_gib": config.sweep.gpu_memory_gib or config.hardware.gpu_memory_gib,
                     "lang": config.lang.value,
                     "swept": swept(config),
                 }

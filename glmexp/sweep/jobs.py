@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
-from glmexp.config.choices import Task
+from glmexp.config.choices import Language, Task
 from glmexp.config.compose import Composed
 from glmexp.config.errors import UserError
 from glmexp.config.rules import warnings
@@ -97,7 +97,9 @@ def job(
         told = error if isinstance(error, UserError) else from_hydra(error)
         return Invalid(number, tuple(overrides), name, str(told))
     digest = config_hash(config, ds_config, placement, versions())
-    doubts = (*warnings(config, composed.sources), *cautions)
+    # The language and the card of a sweep are the report's, so that they have an effect.
+    card = replace(config.hardware, gpu_memory_gib=None)
+    doubts = (*warnings(replace(config, lang=Language.en, hardware=card), composed.sources), *cautions)
     return Job(number, tuple(overrides), name, composed, placement, ds_config, digest, doubts)
 
 
