@@ -19,7 +19,7 @@ from typing import Any
 from glmexp.config import compose
 from glmexp.trial.machine import cpu_count
 from glmexp.trial.placement import resolve
-from glmexp.trial.record import LOG, METRICS, Phase, State
+from glmexp.trial.record import LOG, METRICS, State
 from glmexp.trial.run import run_trial
 from glmexp.trial.starter import COLD, Starter, WarmStarter
 
@@ -77,8 +77,7 @@ def trial(composed: Any, folder: Path, starter: Starter) -> dict[str, Any]:
 
 
 def show(name: str, row: dict[str, Any]) -> None:
-    phases = [(phase.value, row["seen"][phase.value]) for phase in Phase if phase.value in row["seen"]]
-    seen = "  ".join(f"{phase} {second:.1f}" for phase, second in phases)
+    seen = "  ".join(f"{phase} {second:.1f}" for phase, second in row["seen"].items())
     print(
         f"{name:<10}{row['seconds']:>8.2f}{row['steps_seconds']:>8.2f}{row['beyond_steps']:>8.2f}"
         f"{row['first_step']:>8.2f}{row['host_peak_gib']:>8.2f}  {seen}",

@@ -137,16 +137,23 @@ def preload() -> None:
     """Imports, and leaves a heap that children share.
 
     Raises:
-        RuntimeError: an import has touched CUDA, so that no child could use it.
+        RuntimeError: an import has asked CUDA for something, so that no child could use it.
     """
     for name in PRELOADED:
         with contextlib.suppress(ImportError):  # another version's layout: a rank will import what it needs
             importlib.import_module(name)
-    cuda = sys.modules["torch"].cuda
-    if cuda.is_initialized():
+    if not children_can_use_cuda():
         raise RuntimeError("an import has initialized CUDA")
     gc.collect()
     gc.freeze()  # the collector of a child would otherwise write to, and so copy, every page that holds an object
+
+
+def children_can_use_cuda() -> bool:
+    """Has a child look: there alone PyTorch tells whether its parent spoilt it."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(sys.modules["torch"].cuda._is_in_bad_fork()))
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def become(order: dict[str, Any]) -> None:

@@ -248,6 +248,16 @@ def test_what_is_said_of_a_lost_server_is_recognised():
     assert SERVER_LOST.search(f"x\n{line}\ny")[0] == line
 
 
+def test_a_server_whose_children_could_not_use_cuda_does_not_start(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(server, "PRELOADED", ())
+    server.preload()
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    with pytest.raises(RuntimeError, match="initialized CUDA"):
+        server.preload()
+
+
 def test_what_a_server_imports_is_there():
     import importlib.util
 
