@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.config.choices import Language, Objective
+from glmexp.sweep.jobs import OF_THE_SWEEP
 from glmexp.trial.record import CONFIG, RESULT, State
 from glmexp.trial.result import METRIC_NAMES, Result, read_result
 
@@ -140,8 +141,8 @@ def values_of(overrides: Sequence[str]) -> dict[str, str]:
 
 
 def swept_keys(values: Sequence[Mapping[str, str]]) -> list[str]:
-    """Keys that do not have the same value in all trials, in order of appearance."""
-    keys = dict.fromkeys(key for one in values for key in one)
+    """Keys that do not have the same value in all trials, in order of appearance; ``sweep.resume`` and its like are of none."""
+    keys = dict.fromkeys(key for one in values for key in one if key.split(".")[0] not in OF_THE_SWEEP)
     return [key for key in keys if len({one.get(key) for one in values}) > 1]
 
 
