@@ -49,7 +49,8 @@ def swept(config: DictConfig) -> list[str]:
     parser = OverridesParser.create()
     given = [*(f"{key}={value}" for key, value in (config.hydra.sweeper.get("params") or {}).items())]
     parsed = parser.parse_overrides([*given, *config.hydra.overrides.task])
-    return list(dict.fromkeys(item.key_or_group for item in parsed if item.is_sweep_override()))
+    last = {item.key_or_group: item for item in parsed}  # the command line replaces a preset's values
+    return [key for key, item in last.items() if item.is_sweep_override()]
 
 
 def refuse_settings_without_effect(config: DictConfig) -> None:
