@@ -88,9 +88,9 @@ def act(place, folder, deed):
     if deed == "raise":
         writer.finish(State.failed, "ValueError: a bad shape")
         os._exit(1)
-    if deed == "once":
+    if deed in ("exit once", "hang once"):
         if not (folder / "attempt1").exists():
-            os._exit(3)
+            time.sleep(600) if deed == "hang once" else os._exit(3)
     elif deed == "exit3":
         os._exit(3)
     elif deed in ("SIGKILL", "SIGSEGV"):

@@ -67,10 +67,11 @@ def test_every_fault_has_its_state_and_nothing_finished_runs_again(tmp_path):
     assert {row["train.seed"]: row["state"] for row in sweep.rows()} == {str(seed): state for seed, state in found.items()}
     assert not sweep.gone()
     assert sweep.litter() == []
+    assert "sweep.resume" not in sweep.rows()[0]
 
 
 def test_what_may_be_tried_again_is_and_every_try_is_kept(tmp_path):
-    deeds = {1: "once", 2: "exit3", 3: "oom"}
+    deeds = {1: "exit once", 2: "exit3", 3: "oom"}
     sweep = Sweep(tmp_path, "train.seed=1,2,3,4", "sweep.warm_start=false", deeds=deeds)
     assert sweep.run()[0] == 1
     assert sweep.states == {"failed": 2, "oom": 1, "complete": 1}
