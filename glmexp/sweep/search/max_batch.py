@@ -103,7 +103,11 @@ class Cell:
             self.beyond = f"the search ended at batch.micro={self._micro}, which was {result.state.value} (trial {job.name})"
 
     def summary(self) -> str:
-        found = "none fits" if self.fits is None else f"batch.micro={self.fits} is the largest that fits"
+        if not self.done:  # stopped by the user or the time budget
+            open_ones = ", ".join(map(str, self._open))
+            found = f"{'none' if self.fits is None else f'batch.micro={self.fits}'} fits so far, {open_ones} not decided"
+        else:
+            found = "none fits" if self.fits is None else f"batch.micro={self.fits} is the largest that fits"
         return f"{self.job.label}: {found} (batch.total={self.total})" + (f"; {self.beyond}" if self.beyond else "")
 
 

@@ -4,7 +4,8 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,7 @@ from glmexp.trial.result import Result
 if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
 STORAGE = "optuna.db"
 WORST = (-math.inf, math.inf)
@@ -76,7 +78,7 @@ class OptunaSearch:
         return not self._waiting or self._ran + len(self._asked) >= self._budget
 
     def summary(self) -> list[str]:
-        return [f"optuna: {self._ran} of {self._grid} trials; optuna-dashboard {self._record.url} shows them"]
+        return [f"optuna: {self._ran} of {self._grid} trials; {self._record.told()}"]
 
     def _proposed(self) -> tuple[Job, "Trial"]:
         for _ in range(PROPOSALS):
@@ -179,38 +181,67 @@ def sampling_study(seed: int) -> "Study":
 class Record:
     """``optuna.db``: the trials that ran, for optuna-dashboard. What it holds is not read back: the truth is ``result.json``.
 
-    A study a grid: Optuna wants the same values of a parameter in all trials of a study.
+    A study a grid: Optuna wants the same values of a parameter in all trials of a study. A database that cannot be written (a
+    full disk) does not end a sweep.
     """
 
     def __init__(self, path: Path, space: Space) -> None:
-        import optuna
-
-        path.parent.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256(json.dumps(space.values).encode()).hexdigest()[:8]
-        self.url = f"sqlite:///{path}"
+        self._url = f"sqlite:///{path}"
         self._space = space
-        self._study = optuna.create_study(
-            directions=DIRECTIONS, storage=self.url, study_name=f"grid-{digest}", load_if_exists=True
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._study.set_metric_names(["tokens_per_second", "memory_gib"])
-        self._there = {(trial.user_attrs.get("trial"), tuple(trial.values)) for trial in self._study.get_trials(deepcopy=False)}
+        self._trouble = ""
+        self._study: Study | None = None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._kept():
+            self._study = recording_study(self._url, space)
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._trouble = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            self._study = None
 
     def add(self, job: Job, result: Result, values: tuple[float, float]) -> None:
-        from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
-        from optuna.trial import create_trial
-
-        if (job.name, values) in self._there:
+        if self._study is None:
             return
-        distributions: dict[str, BaseDistribution] = {}
-        params: dict[str, Any] = {}
-        for key, value in self._space.given(job).items():
-            choices = self._space.values[key]
-            if is_numeric(choices):
-                distributions[key], params[key] = FloatDistribution(float(choices[0]), float(choices[-1])), float(value)
-            else:
-                distributions[key], params[key] = CategoricalDistribution(choices), value
-        told = {"trial": job.name, "state": result.state.value}
-        self._study.add_trial(create_trial(params=params, distributions=distributions, values=values, user_attrs=told))
-        self._there.add((job.name, values))
+        with self._kept():
+            there = {(trial.user_attrs.get("trial"), tuple(trial.values)) for trial in self._study.get_trials(deepcopy=False)}
+            if (job.name, values) not in there:
+                told = {"trial": job.name, "state": result.state.value}
+                self._study.add_trial(recorded(self._space, self._space.given(job), values, told))
+
+    def told(self) -> str:
+        """Where the trials are shown, or why not."""
+        if self._trouble:
+            return f"{STORAGE} was not written: {self._trouble}"
+        return f"optuna-dashboard {self._url} shows them"
+
+
+def recording_study(url: str, space: Space) -> "Study":
+    import optuna
+
+    digest = hashlib.sha256(json.dumps(space.values).encode()).hexdigest()[:8]
+    study = optuna.create_study(directions=DIRECTIONS, storage=url, study_name=f"grid-{digest}", load_if_exists=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        study.set_metric_names(["tokens_per_second", "memory_gib"])
+    return study
+
+
+def recorded(
+    space: Space, given: Mapping[str, str], values: tuple[float, float], attributes: Mapping[str, str]
+) -> "FrozenTrial":
+    """A finished trial with its values as they are, numbers as numbers."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+    from optuna.trial import create_trial
+
+    distributions: dict[str, BaseDistribution] = {}
+    params: dict[str, Any] = {}
+    for key, value in given.items():
+        choices = space.values[key]
+        if is_numeric(choices):
+            distributions[key], params[key] = FloatDistribution(float(choices[0]), float(choices[-1])), float(value)
+        else:
+            distributions[key], params[key] = CategoricalDistribution(choices), value
+    return create_trial(params=params, distributions=distributions, values=values, user_attrs=dict(attributes))

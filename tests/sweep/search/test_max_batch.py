@@ -83,6 +83,14 @@ def test_another_end_ends_the_cell_with_what_it_has():
     assert "the search ended at batch.micro=32, which was killed" in line
 
 
+def test_a_search_that_was_stopped_says_what_is_open():
+    search = MaxBatch([cell()], vary)
+    assert "none fits so far, 1, 2, 4, 8, 16, 32, 64 not decided" in search.summary()[0]
+    job = search.ask()
+    search.tell(job, make_result())
+    assert "batch.micro=8 fits so far, 16, 32, 64 not decided" in search.summary()[0]
+
+
 def test_what_a_rule_refuses_is_left_out():
     def choosy(job, micro):
         if micro not in (4, 16):

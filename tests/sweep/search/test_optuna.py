@@ -156,6 +156,14 @@ def test_another_grid_in_the_folder_is_another_study(tmp_path):
     assert len(optuna.get_all_study_summaries(f"sqlite:///{tmp_path}/optuna.db")) == 2
 
 
+def test_a_database_that_cannot_be_written_does_not_end_the_search(tmp_path):
+    (tmp_path / "optuna.db").write_text("no database\n" * 100)
+    search = search_of(grid()[:4], tmp_path)
+    ran, _ = drive(search, machine)
+    assert len(ran) == 4
+    assert "optuna: 4 of 4 trials; optuna.db was not written: " in search.summary()[0]
+
+
 def test_pruned_trials_do_not_count(tmp_path):
     def ended(trials, folder):
         settings = replace(base().sweep, search=Search.optuna, order=Order.cheap_first, trials=trials)
