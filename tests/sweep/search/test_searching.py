@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.faults import plant
-from tests.sweep.sweeps import LIGHT, LIGHT_SERVER, Sweep
+from tests.sweep.sweeps import LIGHT, Sweep
 
 BY_MICRO = """
 import os
@@ -27,8 +27,8 @@ def begin(place, folder):
 
 def sweep(root, limits, *arguments):
     """A sweep on a machine where a stage takes micro batches up to its limit."""
-    made = Sweep(root, *arguments)
-    plant(root / "hooks", f"COUNTER = {str(made.counter)!r}\nLIMITS = {limits!r}\n{BY_MICRO}{LIGHT}{LIGHT_SERVER}")
+    made = Sweep(root, "sweep.warm_start=false", *arguments)  # such trials import no torch
+    plant(root / "hooks", f"COUNTER = {str(made.counter)!r}\nLIMITS = {limits!r}\n{BY_MICRO}{LIGHT}")
     return made
 
 
@@ -66,6 +66,7 @@ def test_the_largest_batch_is_found_and_a_second_look_costs_nothing(tmp_path):
     assert sum("batch.micro=32" in row["overrides"] for row in made.rows()) == 1
 
 
+@pytest.mark.slow
 def test_optuna_goes_on_where_it_was(tmp_path):
     optuna = pytest.importorskip("optuna")
     made = sweep(
