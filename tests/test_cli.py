@@ -128,7 +128,7 @@ def test_a_clean_combination_of_a_grid_is_checked_and_an_impossible_one_told(glm
     ran = glmexp("check", "-m", "zero=stage0,stage2", "offload=none,cpu")
     assert ran.code == 0
     assert len(list(ran.folder.rglob("ds_config.json"))) == 3
-    assert "offload=cpu needs zero=stage1" in ran.err
+    assert "offload=cpu needs zero=stage1" in ran.out
 
 
 def test_help_names_the_verbs(glmexp):

@@ -89,7 +89,11 @@ class Sweep:
         """Runs the trials to the end and says what came out."""
         console = Screen(soft_wrap=True, highlight=False)
         verbs = " and ".join(sorted({item.composed.config.task.value for item in self.grid.jobs})) or "no trial can run"
-        console.print(f"{verbs}: {len(self.grid.made)} trials, in {self.folder.path}", markup=False)
+        count = len(self.grid.made)
+        trials = f"{count} trial{'' if count == 1 else 's'}"
+        if self.total is None:
+            trials = f"sweep.search={self.master.sweep.search.value} over a grid of {count}"
+        console.print(f"{verbs}: {trials}, in {self.folder.path}", markup=False)
         summary: list[str] = []
         with ExitStack() as stack:
             signals = stack.enter_context(Signals())
