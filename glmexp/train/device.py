@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 
 import torch
@@ -38,7 +39,22 @@ def choose(device: Device, ranks: Ranks) -> torch.device:
         return torch.device("cpu")
     chosen = torch.device("cuda", ranks.local_rank % torch.cuda.device_count())
     torch.cuda.set_device(chosen)
+    name_gpus_by_uuid()
     return chosen
+
+
+def name_gpus_by_uuid(environ: Mapping[str, str] = os.environ) -> None:
+    """Lets DeepSpeed live with a CUDA_VISIBLE_DEVICES of UUIDs, as MIG slices and the trials of a sweep have it.
+
+    Its CUDA accelerator takes every entry for a number when it asks NVML for the free memory (``_get_nvml_gpu_id`` in
+    deepspeed/accelerator/cuda_accelerator.py), which stages 1 and 2 do at their start. CUDA itself tells the same.
+    """
+    entries = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if all(entry.strip().isdecimal() for entry in entries if entry):
+        return
+    from deepspeed.accelerator import get_accelerator
+
+    get_accelerator().available_memory = lambda device_index=None: torch.cuda.mem_get_info(device_index)[0]
 
 
 def cap_memory(hardware: HardwareConfig, device: torch.device) -> None:
