@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glmexp.config.choices import Language, Objective
-from glmexp.sweep.report.decision import OUTSIDE_GIB, Axis, Choice, memory_of
+from glmexp.sweep.report.decision import OUTSIDE_GIB, Axis, Choice, memory_of, skipped
 from glmexp.sweep.report.trials import Settings, Trial, Trials
 from glmexp.sweep.report.wording import say
 from glmexp.trial.closing import printable
@@ -74,7 +74,8 @@ def _how(choice: Choice, settings: Settings) -> list[str]:
     axis = say(lang, axis_name(choice.axis))
     sentences = [say(lang, settings.objective.value, fitting=len(choice.fitting), within=within, axis=axis)]
     if settings.objective is Objective.throughput and len(choice.tied) > 1:
-        sentences.append(say(lang, "tie", count=len(choice.tied)))
+        uneven = len({skipped(trial) for trial in choice.tied}) > 1
+        sentences.append(say(lang, "tie of skipped" if uneven else "tie", count=len(choice.tied)))
     if not on_gpu:
         sentences.append(say(lang, "no limit on host", gib=limit) if limit else say(lang, "host"))
     return sentences

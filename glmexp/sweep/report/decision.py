@@ -4,7 +4,7 @@ Candidates are the complete trials with a figure for the objective. With ``sweep
 left out. Then
 
 - ``throughput`` takes the highest tokens/s. Trials whose speed differs from it by less than the two standard errors together
-  count as equally fast, and of them the one with the lowest memory peak is taken.
+  count as equally fast, and of them the one that skipped the fewest steps is taken, then the one with the lowest memory peak.
 - ``memory`` takes the lowest memory peak, and of equal ones (to 0.01 GiB) the fastest.
 
 The memory peak is the GPU's allocated peak; the host's in a sweep that has measured no GPU memory, where no limit applies.
@@ -81,12 +81,17 @@ def decide(trials: Sequence[Trial], settings: Settings) -> Choice:
     if fast:
         best = max(fitting, key=_speed)
         tied = [trial for trial in fitting if _speed(best) - _speed(trial) <= best.speed_error + trial.speed_error]
-        chosen = min(tied, key=lambda trial: (_memory(trial, axis), -_speed(trial), trial.name))
+        chosen = min(tied, key=lambda trial: (skipped(trial), _memory(trial, axis), -_speed(trial), trial.name))
     else:
         least = min(round(_memory(trial, axis), 2) for trial in fitting)
         tied = [trial for trial in fitting if round(_memory(trial, axis), 2) == least]
         chosen = min(tied, key=lambda trial: (-_speed(trial), trial.name))
     return Choice(chosen, axis, candidates, fitting, tied)
+
+
+def skipped(trial: Trial) -> float:
+    """Optimizer steps that trained nothing, since fp16 gradients overflowed."""
+    return trial.metrics["skipped_steps"] or 0.0
 
 
 def pareto(trials: Sequence[Trial], axis: Axis) -> Front:

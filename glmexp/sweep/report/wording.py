@@ -27,11 +27,11 @@ WORDS: Mapping[str, Text] = {
     "recommended": {"en": "Recommended: {trial} with {figures}.", "zh": "推荐：{trial}，{figures}。"},
     "settings": {"en": "It sets {settings}.", "zh": "其设置：{settings}。"},
     "throughput": {
-        "en": "Objective throughput: the highest tokens/s of {fitting} complete trials{within}.",
+        "en": "Objective throughput: the highest tokens/s of {fitting} complete trial(s){within}.",
         "zh": "目标 throughput：{fitting} 次完成的试验中{within} tokens/s 最高者。",
     },
     "memory": {
-        "en": "Objective memory: the lowest {axis} peak of {fitting} complete trials{within}.",
+        "en": "Objective memory: the lowest {axis} peak of {fitting} complete trial(s){within}.",
         "zh": "目标 memory：{fitting} 次完成的试验中{within}{axis}峰值最低者。",
     },
     "within": {
@@ -41,6 +41,10 @@ WORDS: Mapping[str, Text] = {
     "tie": {
         "en": "{count} of them are equally fast within the measurement's error; this one has the lowest memory peak.",
         "zh": "其中 {count} 次在测量误差内同样快，此项内存峰值最低。",
+    },
+    "tie of skipped": {
+        "en": "{count} of them are equally fast within the measurement's error; this one skipped the fewest steps.",
+        "zh": "其中 {count} 次在测量误差内同样快，此项跳过的步数最少。",
     },
     "no limit on host": {
         "en": "No GPU memory was measured, so host memory is compared and sweep.gpu_memory_gib={gib:g} is not applied.",

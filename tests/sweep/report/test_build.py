@@ -64,7 +64,7 @@ def test_the_markdown_answers_first(swept):
     assert text.splitlines()[2].startswith("Recommended: zero-stage1_lora_micro8_none")
     assert text.count("\n| zero") == 61
     assert "![pareto](pareto.png)" in text
-    assert "the highest tokens/s of 27 complete trials that fit 80 GiB" in text
+    assert "the highest tokens/s of 27 complete trial(s) that fit 80 GiB" in text
 
 
 def test_the_ds_configs_are_the_trials(swept):

@@ -61,6 +61,14 @@ def test_equally_fast_within_the_error_takes_the_smaller_one():
     assert decide([FAST, trial("near", **measured(995, 20.0, spread=1e-4))], Settings()).trial is FAST
 
 
+def test_equally_fast_takes_the_one_that_skipped_fewest_steps():
+    skipping = trial("skipping", **{**measured(1000, 20.0, spread=0.05), "skipped_steps": 9})
+    steady = trial("steady", **{**measured(995, 30.0, spread=0.05), "skipped_steps": 1})
+    choice = decide([skipping, steady], Settings())
+    assert choice.trial is steady
+    assert "skipped the fewest steps" in " ".join(answer(Trials([skipping, steady], [], [], 0), choice, Settings()).how)
+
+
 def test_equally_small_takes_the_faster_one():
     same = trial("same", **measured(800, 10.004))
     assert decide([SMALL, same], Settings(objective=Objective.memory)).trial is same
