@@ -13,7 +13,7 @@ LAUNCHERS = [
         name,
         marks=[
             pytest.mark.skipif(package is not None and find_spec(package) is None, reason=f"{package} is not installed"),
-            *([pytest.mark.slow] if name == "ray" else []),
+            *([pytest.mark.slow] if name in ("submitit_local", "ray") else []),
         ],
     )
     for name, package in {
@@ -47,22 +47,22 @@ def sweep(tmp_path):
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_each_launcher_gives_the_same_folder(sweep, launcher):
     cells = ("zero=stage0,stage2", "offload=none,cpu", "batch.accumulation=1,null")
-    sweep = sweep("task=check", *cells, *words(launcher))
-    code, said = sweep.run()
+    sweep = sweep("task=check", *cells)
+    code, said = sweep.run(*words(launcher))
     assert code == 0, said
     assert "Traceback" not in said
     assert sweep.states == {"complete": 3, "invalid": 2, "skipped": 3}
     assert len(sweep.rows()) == 8
     complete = {name: stamp for name, stamp in sweep.stamps.items() if sweep.results[name]["state"] == "complete"}
     assert all("the same effective" in one["reason"] for one in sweep.results.values() if one["state"] == "skipped")
-    code, said = sweep.run()
+    code, said = sweep.run(*words(launcher))
     assert code == 2
     assert "sweep.resume=true" in said
-    code, said = sweep.resume()
+    code, said = sweep.resume(*words(launcher))
     assert code == 0, said
     assert sweep.states == {"complete": 3, "invalid": 2, "skipped": 3}
     assert {name: sweep.stamps[name] for name in complete} == complete
-    assert sweep.resume("hydra/launcher=glmexp", *(f"~{text.lstrip('+')}" for text in OF_THEIR_OWN.get(launcher, ())))[0] == 0
+    assert sweep.resume()[0] == 0
     assert {name: sweep.stamps[name] for name in complete} == complete, "nor does glmexp's own launcher run them again"
     assert sweep.states == {"complete": 3, "invalid": 2, "skipped": 3}
 
@@ -89,7 +89,8 @@ def test_nobody_outlives_the_parent(sweep, launcher, number):
     process = sweep.start(*more)
     until(lambda: sum(sweep.ran.values()) >= at_once, process=process)
     code, said = ended(process, number)
-    expected = {signal.SIGINT: [130], signal.SIGTERM: [143, -15], signal.SIGKILL: [-9]}
+    # Between trials nobody catches SIGTERM; Ray's own handler aborts.
+    expected = {signal.SIGINT: [130], signal.SIGTERM: [143, -15, -6], signal.SIGKILL: [-9]}
     assert code in expected[number], said
     assert not sweep.gone(20)
     assert set(sweep.states) <= {"interrupted", "complete"}
