@@ -4,6 +4,7 @@ One thread a trial waits for its ranks; everything else (search, screen, report)
 """
 
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -69,6 +70,14 @@ class Loop:
 
     def run(self) -> None:
         """Raises what kept a result from being recorded, once no trial is running any more."""
+        try:
+            self._run()
+        except BaseException:
+            # A fault of the search or the screen: the threads would go on to the end of trials that nobody waits for.
+            self.means.signals.received.append(signal.SIGTERM)
+            raise
+
+    def _run(self) -> None:
         while True:
             self.start()
             if not self.running:

@@ -1,9 +1,12 @@
 """The processes of one run: start them, watch them, and leave none behind."""
 
 import contextlib
+import errno
+import os
 import secrets
 import signal
 import subprocess
+import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -71,12 +74,28 @@ class Signals:
             for number in self.CAUGHT:
                 # nohup ignores SIGHUP so that a run survives its terminal: leave it so.
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, lambda number, frame: self.received.append(number))
+                    self._before[number] = signal.signal(number, self._receive)
         return self
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received.append(number)
+        if number == signal.SIGHUP:
+            let_go_of_terminal()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def let_go_of_terminal() -> None:
+    """What is still said to a terminal that is gone goes nowhere, instead of ending the run by an error of its own."""
+    for stream in (1, 2):
+        try:
+            termios.tcgetattr(stream)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:  # hung up; what never was a terminal gives ENOTTY
+                with open(os.devnull, "wb") as nowhere:
+                    os.dup2(nowhere.fileno(), stream)
 
 
 class Processes:

@@ -178,6 +178,17 @@ def test_what_finished_earlier_is_not_skipped(run, jobs, tmp_path):
     assert loop.results[jobs[3].config_hash].state is State.complete
 
 
+def test_a_fault_of_the_search_ends_the_trials_that_run(run, jobs):
+    class Faulty(Grid):
+        def tell(self, item, ended):
+            raise KeyError("a fault")
+
+    signals = Signals()
+    with pytest.raises(KeyError, match="a fault"):
+        run(Pretend(), Faulty(jobs), signals=signals)
+    assert signals.received == [signal.SIGTERM], "run_trial ends its ranks at that"
+
+
 def test_a_full_disk_ends_the_sweep_in_order(run, jobs):
     class Full(Pretend):
         def __call__(self, item, folder, around):

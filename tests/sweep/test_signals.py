@@ -1,5 +1,6 @@
 """Whatever ends a sweep's parent: the trials at hand are recorded or left without a trace, nobody is left, and it goes on."""
 
+import contextlib
 import os
 import pty
 import signal
@@ -69,38 +70,56 @@ def test_sigkill_leaves_nobody_and_no_half_result(sweep, warm):
     goes_on(sweep)
 
 
-def test_ctrl_c_at_a_terminal(sweep):
-    sweep = sweep("sweep.warm_start=true")
-    controller, terminal = pty.openpty()
+class Terminal:
+    """A terminal of its own with a sweep in it."""
 
-    def take_terminal():
+    def __init__(self, sweep):
+        self.controller, terminal = pty.openpty()
+        self.shown = b""
+        self.process = sweep.start(stdin=terminal, stdout=terminal, stderr=terminal, text=False, preexec_fn=self.take)
+        os.close(terminal)
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+        until(lambda: sum(sweep.ran.values()) == 2, process=self.process)
+
+    @staticmethod
+    def take():
         import fcntl
         import termios
 
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-    shown = []
+    def read(self):
+        with contextlib.suppress(OSError):  # nobody has the terminal any more
+            while data := os.read(self.controller, 65536):
+                self.shown += data
 
-    def read():
-        try:
-            while data := os.read(controller, 65536):
-                shown.append(data)
-        except OSError:  # nobody has the terminal any more
-            pass
 
-    reader = threading.Thread(target=read, daemon=True)
-    process = sweep.start(stdin=terminal, stdout=terminal, stderr=terminal, text=False, preexec_fn=take_terminal)
-    os.close(terminal)
-    reader.start()
-    until(lambda: sum(sweep.ran.values()) == 2, process=process)
-    os.write(controller, b"\x03")
-    assert process.wait(timeout=40) == 130
-    reader.join(timeout=10)
-    os.close(controller)
-    assert b"Traceback" not in b"".join(shown)
+def test_ctrl_c_at_a_terminal(sweep):
+    sweep = sweep("sweep.warm_start=true")
+    terminal = Terminal(sweep)
+    os.write(terminal.controller, b"\x03")
+    assert terminal.process.wait(timeout=40) == 130
+    terminal.reader.join(timeout=10)
+    os.close(terminal.controller)
+    assert b"Traceback" not in terminal.shown
+    assert b"interrupted" in terminal.shown
     assert not sweep.gone(0.5)
     assert sweep.states == {"interrupted": 2}
+
+
+def test_a_terminal_that_is_closed(sweep):
+    sweep = sweep("sweep.warm_start=false")
+    terminal = Terminal(sweep)
+    # A thread that reads would keep the terminal open.
+    os.kill(terminal.process.pid, signal.SIGSTOP)
+    os.close(terminal.controller)
+    os.kill(terminal.process.pid, signal.SIGCONT)
+    assert terminal.process.wait(timeout=40) == 129
+    assert not sweep.gone(0.5)
+    assert sweep.states == {"interrupted": 2}
+    goes_on(sweep)
 
 
 def test_a_second_sweep_in_the_folder_is_refused(sweep):
