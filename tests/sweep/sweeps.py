@@ -4,7 +4,6 @@ import csv
 import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -235,6 +234,11 @@ class Sweep:
         return False
 
 
+def finished_earlier(said):
+    """How many trials a sweep has told of as finished in an earlier session."""
+    return len([line for line in said.splitlines() if line.startswith("[") and "earlier" in line])
+
+
 def until(found, seconds=60.0, pause=0.02, process=None):
     """What ``found()`` gives once it gives something; stops early when ``process`` has ended."""
     deadline = time.monotonic() + seconds
@@ -255,4 +259,4 @@ def ended(process, number, timeout=40):
     return process.returncode, said
 
 
-__all__ = ["ROOT", "STATES", "TINY", "Sweep", "ended", "signal", "until"]
+__all__ = ["ROOT", "STATES", "TINY", "Sweep", "ended", "finished_earlier", "until"]

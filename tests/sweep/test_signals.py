@@ -47,7 +47,11 @@ def goes_on(sweep):
 
 @pytest.mark.parametrize(
     ("number", "code", "warm"),
-    [(signal.SIGINT, 130, True), (signal.SIGTERM, 143, False), (signal.SIGHUP, 129, False)],
+    [
+        (signal.SIGINT, 130, True),
+        (signal.SIGTERM, 143, False),
+        pytest.param(signal.SIGHUP, 129, False, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_is_recorded_and_nothing_more_is_started(sweep, number, code, warm):
     sweep = sweep(f"sweep.warm_start={str(warm).lower()}")
@@ -61,7 +65,7 @@ def test_a_signal_is_recorded_and_nothing_more_is_started(sweep, number, code, w
     goes_on(sweep)
 
 
-@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+@pytest.mark.parametrize("warm", [pytest.param(True, id="warm"), pytest.param(False, id="cold", marks=pytest.mark.slow)])
 def test_sigkill_leaves_nobody_and_no_half_result(sweep, warm):
     sweep = sweep(f"sweep.warm_start={str(warm).lower()}")
     assert ended(in_the_midst(sweep), signal.SIGKILL)[0] == -signal.SIGKILL
@@ -109,6 +113,7 @@ def test_ctrl_c_at_a_terminal(sweep):
     assert sweep.states == {"interrupted": 2}
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_closed(sweep):
     sweep = sweep("sweep.warm_start=false")
     terminal = Terminal(sweep)
@@ -131,7 +136,6 @@ def test_a_second_sweep_in_the_folder_is_refused(sweep):
         assert "another sweep is running" in said
         assert len(said.splitlines()) <= 6
     assert ended(process, signal.SIGTERM)[0] == 143
-    goes_on(sweep)
 
 
 def test_a_sweep_is_ended_before_its_first_trial(sweep):
@@ -146,6 +150,7 @@ def test_a_sweep_is_ended_before_its_first_trial(sweep):
     assert set(sweep.states) <= {"interrupted"}
 
 
+@pytest.mark.slow
 def test_nohup_survives_its_terminal(tmp_path):
     sweep = Sweep(tmp_path, "train.seed=1,2", "sweep.warm_start=false", deeds={1: 3})
     process = sweep.start(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
