@@ -21,7 +21,7 @@ demo: $(VENV)/ready ## install and run the main job on the embedded default: a t
 	$(BIN)/python -m glmexp
 
 test: $(VENV)/ready ## install and pass the tests (no GPU, no network, no account)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n logical --maxprocesses 4 --dist worksteal
 
 test-slow: $(VENV)/ready ## the tests that compile an extension or take long
 	$(BIN)/python -m pytest -m slow

@@ -5,8 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("beside others", deadline=None)  # an example may wait for a core
+settings.load_profile("beside others")
 
 ROOT = Path(__file__).parent.parent
+# Tests run side by side: threads of one run would wait for cores that another one has.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 class Ran:
