@@ -51,7 +51,7 @@ def compose_and_run(flags: Sequence[str], expanded: Expanded, run_id: str) -> in
     except SweepRefusedError as refused:
         session.abandon()
         raise refused.error from refused.__cause__
-    except Exception:
+    except BaseException:  # Ctrl-C while the trials are composed, too
         session.abandon()
         raise
     if failed:

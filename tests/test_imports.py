@@ -69,7 +69,11 @@ def names_below(*packages):
 
 
 def test_the_parent_is_light():
-    parent = ["glmexp.__main__", "glmexp.hydra_entry", *names_below("config", "architecture", "dsconfig", "track", "trial", "sweep")]
+    parent = [
+        "glmexp.__main__",
+        "glmexp.hydra_entry",
+        *names_below("config", "architecture", "dsconfig", "track", "trial", "sweep"),
+    ]
     loaded = loaded_after(f"import {', '.join(parent)}")
     assert not loaded & {"torch", "deepspeed", "transformers", "peft", "wandb", "numpy", "pandas"}
 

@@ -58,10 +58,21 @@ def warnings(config: Config, sources: Mapping[str, str] | None = None) -> list[s
     if config.task is not Task.measure:  # it learns nothing that is kept
         found += _learns_little(config)
     if config.lang is not Language.en:
-        found.append(f"lang={config.lang.value} has no effect on {config.task.value}: it is that of explain and of a sweep's report")
+        found.append(
+            f"lang={config.lang.value} has no effect on {config.task.value}: it is that of explain and of a sweep's report"
+        )
     if config.hardware.gpu_memory_gib is not None and not config.hardware.emulate:
         found.append(f"hardware={config.hardware.name} has no effect on a run without hardware.emulate=true")
     return [*found, *machinery.warnings(config)]
+
+
+def without_sweep(sources: Mapping[str, str]) -> list[str]:
+    """What was set on the command line and has no effect on a single run: at most one line."""
+    asked = [key for key, source in sources.items() if key.startswith("sweep.") and source.startswith("command line")]
+    if not asked:
+        return []
+    listed = " and ".join([*([", ".join(asked[:-1])] if asked[1:] else []), asked[-1]])
+    return [f"{listed} {'have' if asked[1:] else 'has'} no effect without --multirun"]
 
 
 def _learns_little(config: Config) -> Iterator[str]:

@@ -8,10 +8,13 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf.errors import OmegaConfBaseException
 
 from glmexp.config.choices import Order, Search
 from glmexp.config.compose import LAUNCHER
 from glmexp.config.errors import UserError
+from glmexp.config.rules import MOST_LINES, out_of_range
+from glmexp.config.wording import from_hydra
 from glmexp.sweep.folder import SweepFolder
 from glmexp.sweep.parent import PARENT, this_process
 from glmexp.sweep.session import SweepRefusedError, current
@@ -23,6 +26,7 @@ class SweepCallback(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Names, locks and opens the folder. Raises SweepRefusedError, since Hydra would turn a UserError into a warning."""
         try:
+            refuse_settings_out_of_range(config)
             refuse_settings_without_effect(config)
             name_folder(config)
             folder = SweepFolder(Path(config.hydra.sweep.dir).absolute())
@@ -37,6 +41,8 @@ class SweepCallback(Callback):
             )
         except UserError as error:
             raise SweepRefusedError(error) from error
+        except OmegaConfBaseException as error:
+            raise SweepRefusedError(from_hydra(error)) from error
         except OSError as error:
             told = UserError(f"the sweep cannot write its folder: {error}\nname another place: hydra.sweep.dir=PATH")
             raise SweepRefusedError(told) from error
@@ -51,6 +57,13 @@ def swept(config: DictConfig) -> list[str]:
     parsed = parser.parse_overrides([*given, *config.hydra.overrides.task])
     last = {item.key_or_group: item for item in parsed}  # the command line replaces a preset's values
     return [key for key, item in last.items() if item.is_sweep_override()]
+
+
+def refuse_settings_out_of_range(config: DictConfig) -> None:
+    """Once, and not for each trial."""
+    problems = list(out_of_range(OmegaConf.to_object(config.sweep), "sweep."))
+    if problems:
+        raise UserError("\n".join(problems[:MOST_LINES]))
 
 
 def refuse_settings_without_effect(config: DictConfig) -> None:

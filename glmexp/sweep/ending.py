@@ -2,6 +2,8 @@
 
 import math
 import os
+import shlex
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +56,38 @@ def rebuild(folder: Path, say: Callable[[str], None], plots: bool = False) -> "R
         return None
 
 
+def why_stopped(signal_number: int | None, budget_minutes: float | None, left: int | None, total: int, resume: str) -> str:
+    """Why not all trials were started, and how to go on.
+
+    Args:
+        left: trials that were not started; null if a search decides how many there are.
+        resume: the overrides that go on with the sweep.
+    """
+    if signal_number is None:
+        why = f"sweep.time_budget_minutes={budget_minutes:g} is over"
+    else:
+        why = f"stopped by {'Ctrl-C' if signal_number == signal.SIGINT else signal.Signals(signal_number).name}"
+    if left is None:
+        why += ": not all trials were started"
+    elif left:
+        why += f": {left} of {counted(total)} {'was' if left == 1 else 'were'} not started"
+    return f"{why}; the same command with {resume} goes on"
+
+
+def counted(count: int) -> str:
+    return f"{count} trial{'' if count == 1 else 's'}"
+
+
+def unsent(folder: Path) -> list[str]:
+    """Shell patterns, relative to the folder of the call, of what W&B recorded offline and has not been uploaded since."""
+    patterns = [
+        pattern
+        for pattern in ("*/wandb/offline-run-*", "wandb/offline-run-*")
+        if any(not list(run.glob("*.synced")) for run in folder.glob(pattern))
+    ]
+    return [f"{shlex.quote(os.path.relpath(folder))}/{pattern}" for pattern in patterns]
+
+
 def conclude(
     folder: SweepFolder,
     summary: Sequence[str],
@@ -77,4 +111,6 @@ def conclude(
         say(line)
     if where:
         say(f"tracked: {where}")
+    if offline := unsent(folder.path):
+        say(f"W&B was offline; this uploads the sweep: wandb sync {' '.join(offline)}")
     say(f"report: {os.path.relpath(folder.path / 'report.html')}")

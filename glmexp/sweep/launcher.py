@@ -3,17 +3,18 @@
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.utils import JobReturn, JobStatus, setup_globals
 from omegaconf import DictConfig
 
 from glmexp.config.choices import Objective, Search, Task
-from glmexp.config.compose import Composed
+from glmexp.config.compose import SWEEPER, Composed
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
-from glmexp.sweep.ending import conclude, objective_value
+from glmexp.sweep.earlier import not_of_this_grid
+from glmexp.sweep.ending import conclude, counted, objective_value, why_stopped
 from glmexp.sweep.folder import SweepFolder
 from glmexp.sweep.grid import Grid
 from glmexp.sweep.jobs import OF_THE_SWEEP, Invalid, Job, job, swept_keys
@@ -27,6 +28,7 @@ from glmexp.track.selection import overview, preflight, tracker_for
 from glmexp.track.session import Session as TrackerSession
 from glmexp.trial.machine import probe
 from glmexp.trial.processes import Signals
+from glmexp.trial.progress import is_terminal
 from glmexp.trial.result import Result
 from glmexp.trial.starter import COLD, WarmStarter
 from glmexp.trial.tasks import Screen
@@ -65,7 +67,12 @@ class Sweep:
         self.swept = folder.settings().get("swept") or swept_keys(job_overrides)
         refuse_swept_settings(self.swept)
         self.found = probe(os.environ)
-        self.grid = Grid([self.make(first + number, given) for number, given in enumerate(job_overrides)], folder.ran())
+        self.console = Screen(soft_wrap=True, highlight=False)
+        with composing(self.console, len(job_overrides)):
+            made = [self.make(first + number, given) for number, given in enumerate(job_overrides)]
+        if self.whole:
+            refuse_if_none_can_run(made)
+        self.grid = Grid(made, folder.ran())
         self.told: dict[str, Result] = {}
         self.trackers = TrackerSession()
 
@@ -87,30 +94,51 @@ class Sweep:
 
     def run(self) -> None:
         """Runs the trials to the end and says what came out."""
-        console = Screen(soft_wrap=True, highlight=False)
-        verbs = " and ".join(sorted({item.composed.config.task.value for item in self.grid.jobs})) or "no trial can run"
-        count = len(self.grid.made)
-        trials = f"{count} trial{'' if count == 1 else 's'}"
+        console = self.console
+        verbs = " and ".join(sorted({item.composed.config.task.value for item in self.grid.jobs})) or self.master.task.value
+        trials = counted(len(self.grid.made))
         if self.total is None:
-            trials = f"sweep.search={self.master.sweep.search.value} over a grid of {count}"
+            trials = f"sweep.search={self.master.sweep.search.value} over a grid of {len(self.grid.made)}"
         console.print(f"{verbs}: {trials}, in {self.folder.path}", markup=False)
         summary: list[str] = []
         with ExitStack() as stack:
             signals = stack.enter_context(Signals())
             view = stack.enter_context(SweepView(console, total=self.total, slots=self.master.sweep.slots))
             self.grid.record_what_cannot_run(self.folder, lambda name, state, reason: view.finish(name, state, reason, {}))
-            for line in dict.fromkeys(line for item in self.grid.jobs for line in item.warnings):
+            for line in self.cautions():
                 view.note(f"warning: {line}")
+            view.refresh()
             if self.grid.jobs:
                 loop = self.loop(self.grid.jobs, view, signals, stack)
                 loop.run()
                 self.told, summary = loop.results, loop.search.summary()
                 if loop.stopped_early:
-                    summary.append("not all trials were started: the same command with sweep.resume=true goes on")
+                    summary.append(self.why_stopped(loop, signals))
         session = current()
         session.signal = signals.received[0] if signals.received else None
         session.concluded = True
         conclude(self.folder, summary, lambda line: console.print(line, markup=False), self.overview)
+
+    def cautions(self) -> list[str]:
+        """What is likely not what was meant, one line each."""
+        jobs, sweep = self.grid.jobs, self.master.sweep
+        found = list(dict.fromkeys(line for item in jobs for line in item.warnings))
+        on_cpu = any(item.placement.machine.device == "cpu" and item.composed.config.task is Task.measure for item in jobs)
+        if sweep.slots > 1 and on_cpu:
+            found.append(f"sweep.slots={sweep.slots} on the CPU: trials share the cores, speeds are lower than of one alone")
+        if self.whole and jobs:
+            searched = ["batch.micro"] if sweep.search is Search.max_batch else []
+            others = not_of_this_grid(self.folder, jobs, searched)
+            found += [others] if others else []
+        return found
+
+    def why_stopped(self, loop: Loop, signals: Signals) -> str:
+        left = None if self.total is None else len(self.grid.jobs) - len(loop.results) - loop.skipped
+        named = any(text.startswith("hydra.sweep.dir=") for text in self.master.hydra.overrides.hydra)
+        which = "" if named else f"hydra.sweep.dir={os.path.relpath(self.folder.path)} "
+        number = signals.received[0] if signals.received else None
+        budget = self.master.sweep.time_budget_minutes
+        return why_stopped(number, budget, left, len(self.grid.made), f"{which}sweep.resume=true")
 
     def overview(self, sweep: SweepInfo) -> str | None:
         """The sweep as a whole in the tracker."""
@@ -118,6 +146,12 @@ class Sweep:
             return None
         warn = lambda line: print(f"warning: {line}", file=sys.stderr)  # noqa: E731
         return overview(self.grid.jobs[0].composed.config.tracker, os.environ, warn, sweep, self.trackers)
+
+    @property
+    def whole(self) -> bool:
+        """Whether this batch is the whole sweep: another sweeper, or ``max_batch_size``, makes several."""
+        sweeper = self.master.hydra.sweeper
+        return sweeper["_target_"] == SWEEPER and sweeper.max_batch_size is None
 
     @property
     def total(self) -> int | None:
@@ -150,6 +184,23 @@ class Sweep:
     def results(self) -> list[tuple[Job | Invalid, Result | None]]:
         """Each trial with its result, where it has one."""
         return [(item, self.told.get(item.config_hash) if isinstance(item, Job) else None) for item in self.grid.made]
+
+
+def composing(console: Screen, count: int) -> AbstractContextManager[object]:
+    """Tells what is going on meanwhile: each trial takes some tenths of a second."""
+    line = f"composing {counted(count)}"
+    if is_terminal(console):
+        return console.status(line, spinner="line")
+    console.print(line)
+    return nullcontext()
+
+
+def refuse_if_none_can_run(made: Sequence[Job | Invalid]) -> None:
+    """Raises UserError if all trials are refused for one and the same reason: a table would say it once a row."""
+    reasons = {item.reason if isinstance(item, Invalid) else None for item in made}
+    reason = reasons.pop() if len(reasons) == 1 else None
+    if reason is not None:
+        raise UserError(reason if len(made) == 1 else f"{reason}\nall {len(made)} trials are refused for this reason")
 
 
 def refuse_swept_settings(swept: Sequence[str]) -> None:

@@ -50,8 +50,10 @@ class Loop:
         budget = settings.time_budget_minutes
         self.stop_at = None if budget is None else time.monotonic() + 60 * budget
         self.finished: dict[str, Finished] = means.folder.ran()
+        means.view.stops_at = self.stop_at
         self.results: dict[str, Result] = {}
         """By hash: the trials that this search has been told of."""
+        self.skipped = 0
         self.ended: queue.SimpleQueue[tuple[Job, Slot, Result | Exception]] = queue.SimpleQueue()
         self.failure: Exception | None = None
         """What keeps results from being recorded, such as a full disk: further trials would run for nothing."""
@@ -61,8 +63,9 @@ class Loop:
 
     @property
     def stopped_early(self) -> bool:
-        """Whether the search would have had more trials run."""
-        return self.waiting is not None or not self.search.done
+        """Whether the search would have had more trials run, or more of one that was interrupted."""
+        interrupted = any(result.state is State.interrupted for result in self.results.values())
+        return self.waiting is not None or not self.search.done or (interrupted and bool(self.means.signals.received))
 
     @property
     def out_of_time(self) -> bool:
@@ -115,13 +118,18 @@ class Loop:
         finished = self.finished.get(job.config_hash)
         return None if finished is None or finished.result.state in self.retry else finished.result
 
+    def name(self, job: Job) -> str:
+        """Name of the trial's folder: an earlier session, with its overrides in another order, may have named it otherwise."""
+        finished = self.finished.get(job.config_hash)
+        return job.name if finished is None else finished.folder.name
+
     def trial(self, job: Job, slot: Slot) -> None:
         """One trial, on a thread of its own; the main thread waits for what it puts, whatever happens."""
         means = self.means
         ended: Result | Exception
         try:
             around = Surroundings(
-                slot.placement, slot.environ, means.starter, means.signals, means.view.trial(job.name), means.tracker(job)
+                slot.placement, slot.environ, means.starter, means.signals, means.view.trial(self.name(job)), means.tracker(job)
             )
             ended = execute(job, means.folder, around)
         except Exception as error:
@@ -130,6 +138,8 @@ class Loop:
 
     def collect(self) -> None:
         """Takes what has ended meanwhile, and keeps the screen alive."""
+        if self.stopping:
+            self.means.view.stops_at = float("-inf")
         try:
             job, slot, ended = self.ended.get(timeout=POLL_SECONDS)
         except queue.Empty:
@@ -146,16 +156,18 @@ class Loop:
         self.means.view.refresh()
 
     def tell(self, job: Job, result: Result, earlier: bool = False) -> None:
-        self.results[job.config_hash] = result
         self.search.tell(job, result)
-        reason = f"{result.reason} (finished earlier)".strip() if earlier else result.reason
-        self.means.view.finish(job.name, result.state, reason, result.metrics)
+        self.show(job, result, earlier)
+
+    def show(self, job: Job, result: Result, earlier: bool) -> None:
+        self.results[job.config_hash] = result
+        self.means.view.finish(self.name(job), result.state, result.reason, result.metrics, earlier)
 
     def skip(self, step: Skip) -> None:
         if (known := self.known(step.job)) is not None:  # it ran in an earlier session, before this could be known
-            self.results[step.job.config_hash] = known
-            self.means.view.finish(step.job.name, known.state, f"{known.reason} (finished earlier)".strip(), known.metrics)
+            self.show(step.job, known, earlier=True)
             return
+        self.skipped += 1
         try:
             self.means.folder.record(step.job.name, outline(step.job, State.skipped, step.reason))
         except OSError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -16,7 +17,7 @@ from rich.text import Text
 
 from glmexp.trial.closing import STYLES, duration, printable
 from glmexp.trial.progress import REDRAW_SECONDS, TITLES, is_terminal
-from glmexp.trial.record import RankRecord, State
+from glmexp.trial.record import BUILDING_OP, Phase, RankRecord, State
 
 LONGEST_REASON = 200
 """Characters of a reason in a line; ``result.json`` has the whole."""
@@ -24,6 +25,8 @@ LINES_AROUND = 5
 """Lines of the screen that are not rows of trials: counts, the fastest, the table's head, the cursor's, one to spare."""
 COLUMNS = ("trial", "state", "tokens/s", "memory", "time", "reason")
 RIGHT = ("tokens/s", "memory", "time")
+USUAL = (0, len("loading weights"), len("tokens/s"), len("12.3 GiB peak"), len("0:00:00"), 0)
+"""Cells that a column is likely to need, so that it has them from the start."""
 GAP = 2
 NARROW, MIDDLE = 50, 90
 """Widths of the screen below which the figures, and below which the reasons, are left out."""
@@ -32,11 +35,14 @@ NARROW, MIDDLE = 50, 90
 class TrialView:
     """What ``run_trial`` draws one trial through. It is called on the trial's thread, so it only keeps what it is told."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], say: Callable[[str], None]) -> None:
         self.clock = clock
+        self.say = say
         self.started = clock()
         self.announced = False
         self.progress = ""
+        self.builds: list[str] = []
+        """Notes of all ranks about ops that they compile."""
         self.figures: dict[str, Any] = {}
 
     def __enter__(self) -> "TrialView":
@@ -49,11 +55,21 @@ class TrialView:
     def update(self, records: Sequence[RankRecord], rows: Sequence[Mapping[str, Any]] = ()) -> None:
         latest = dict(rows[-1]) if rows else {}
         if records:
+            self._tell_builds([note for record in records for note in record.notes if note.startswith(BUILDING_OP)])
             record = min(records, key=lambda item: item.rank)
             title = TITLES.get(record.phase, record.phase.value)
+            if record.phase is Phase.building and self.builds:
+                title = f"building {self.builds[-1].removeprefix(BUILDING_OP).split()[0]}"
             self.progress = f"{title} {record.done}/{record.total}" if record.total else title
             latest = {**record.numbers, **latest}
         self.figures = {**self.figures, **latest}
+
+    def _tell_builds(self, notes: Sequence[str]) -> None:
+        """They explain a minute in which nothing seems to happen."""
+        for note in notes:
+            if note not in self.builds:
+                self.builds.append(note)
+                self.say(note)
 
     def note(self, line: str) -> None:
         """Not shown: beside other trials' lines it would tell little, and the trial's ``train.log`` has it."""
@@ -71,6 +87,8 @@ class Ended:
     metrics: Mapping[str, Any]
     seconds: float | None
     """null for a trial that did not run in this session."""
+    earlier: bool = False
+    """It had ended in an earlier session."""
 
     @property
     def first_line(self) -> str:
@@ -79,9 +97,13 @@ class Ended:
 
     def line(self) -> str:
         """``NAME: complete, 1,234 tokens/s, 12.3 GiB peak (5.2 s)``, or with the reason why not."""
-        parts = [self.state.value, speed(self.metrics, " tokens/s"), memory(self.metrics), self.first_line]
+        state = f"{self.state.value} earlier" if self.earlier else self.state.value
         took = "" if self.seconds is None else f" ({self.seconds:.1f} s)"
-        return f"{self.name}: {', '.join(part for part in parts if part)}{took}"
+        return f"{self.name}: {listed(state, *self.figures, self.first_line)}{took}"
+
+    @property
+    def figures(self) -> tuple[str, str]:
+        return speed(self.metrics, " tokens/s"), memory(self.metrics)
 
 
 class SweepView:
@@ -111,6 +133,10 @@ class SweepView:
         self.slots = slots
         self.ended: list[Ended] = []
         self.running: dict[str, TrialView] = {}
+        self.stops_at: float | None = None
+        """When no further trial will be started, on ``clock``; null if all of them will."""
+        self._widths = list(USUAL)
+        """The most cells that each column has needed: columns that become narrow again would jump."""
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._drawn_at = float("-inf")
         self._live: Live | None = None
@@ -130,7 +156,7 @@ class SweepView:
 
     def trial(self, name: str) -> TrialView:
         """The view of one trial, which is running from now on until ``finish``."""
-        view = TrialView(self.clock)
+        view = TrialView(self.clock, lambda line: self.note(f"{name}: {line}"))
         self.running[name] = view
         return view
 
@@ -138,11 +164,11 @@ class SweepView:
         """One line for the user, shown with the next ``refresh``."""
         self._notes.put(line)
 
-    def finish(self, name: str, state: State, reason: str, metrics: Mapping[str, Any]) -> None:
-        """Takes how a trial ended: one that ran, was skipped or refused, or had ended in an earlier session."""
+    def finish(self, name: str, state: State, reason: str, metrics: Mapping[str, Any], earlier: bool = False) -> None:
+        """Takes how a trial ended: one that ran, was skipped or refused, or had ended in an ``earlier`` session."""
         self._tell()
         view = self.running.pop(name, None)
-        ended = Ended(name, state, reason, metrics, None if view is None else view.seconds)
+        ended = Ended(name, state, reason, metrics, None if view is None else view.seconds, earlier)
         self.ended.append(ended)
         if self._live is None:
             of = "" if self.total is None else f"/{self.total}"
@@ -156,25 +182,31 @@ class SweepView:
             self._live.refresh()
 
     def _tell(self) -> None:
-        while not self._notes.empty():
-            self._print(self._notes.get())
         if self._live is None:
             for name, view in list(self.running.items()):  # a copy: trials start on other threads
                 if not view.announced:
                     view.announced = True
                     self._print(f"{name}: started")
+        while not self._notes.empty():
+            self._print(self._notes.get())
 
     def _print(self, line: str) -> None:
         self.console.print(Text(printable(line)), soft_wrap=True)
 
     def seconds_left(self) -> float | None:
-        """The median of the trials that ran, times those to come, over the slots; null before one has ended."""
+        """The median of the trials that ran, times those to come, over the slots; null where that cannot be told.
+
+        The first in each slot wait for the imports of a warm start and count only while there are no others.
+        """
         took = [ended.seconds for ended in self.ended if ended.seconds is not None]
+        took = took[self.slots :] or took
         if not took or self.total is None:
             return None
         median, running = statistics.median(took), list(self.running.values())
         waiting = max(self.total - len(self.ended) - len(running), 0)
-        return (median * waiting + sum(max(median - view.seconds, 0.0) for view in running)) / self.slots
+        left = (median * waiting + sum(max(median - view.seconds, 0.0) for view in running)) / self.slots
+        stopped_before = self.stops_at is not None and self.clock() + left > self.stops_at
+        return None if stopped_before else left
 
     def fastest(self) -> Ended | None:
         """The complete trial with the most tokens a second."""
@@ -191,7 +223,7 @@ class SweepView:
         of = "" if self.total is None else f"/{self.total}"
         lines: list[RenderableType] = [self._line(f"{len(self.ended)}{of} trials: {', '.join(told) or 'starting'}", "bold")]
         if (best := self.fastest()) is not None:
-            lines.append(self._line(f"fastest so far: {best.line()}", "green"))
+            lines.append(self._line(f"fastest so far: {best.name}: {listed(*best.figures)}", "green"))
         return Group(*lines, self._table(max(self.console.height - LINES_AROUND, 1)))
 
     def _line(self, text: str, style: str) -> Text:
@@ -209,22 +241,39 @@ class SweepView:
             content.append(_row(name, state, view.figures, duration(view.seconds), ""))
         width = self.console.width
         names = COLUMNS[: len(COLUMNS) if width >= MIDDLE else -1 if width >= NARROW else 2]
-        natural = [max([len(name), *(row[at].cell_len for row in content)]) for at, name in enumerate(names)]
+        for at, name in enumerate(names):
+            self._widths[at] = max([self._widths[at], len(name), *(row[at].cell_len for row in content)])
+        sizes = fitted(self._widths[: len(names)], width - GAP * len(names))
         table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim")
-        for name, size in zip(names, fitted(natural, width - GAP * len(names)), strict=True):
+        for name, size in zip(names, sizes, strict=True):
             right = "right" if name in RIGHT else "left"
             table.add_column(name, width=size, no_wrap=True, overflow="ellipsis", justify=right)  # type: ignore[arg-type]
         for row in content:
-            table.add_row(*row[: len(names)])
+            table.add_row(Text(without_middle(row[0].plain, sizes[0])), *row[1 : len(names)])
         return table
 
 
 def fitted(natural: Sequence[int], room: int) -> list[int]:
-    """Widths that fit into ``room``: the last column gives way first, then the first, then the others from the right."""
+    """Widths that fit into ``room``: the last column gives way first, then names, states, and the others from the right."""
     widths = list(natural)
-    for at, least in ((len(widths) - 1, 12), (0, 8), *((at, 1) for at in reversed(range(len(widths))))):
+    for at, least in ((len(widths) - 1, 12), (0, 20), (1, 8), (0, 8), *((at, 1) for at in reversed(range(len(widths))))):
         widths[at] -= min(max(sum(widths) - room, 0), max(widths[at] - least, 0))
     return widths
+
+
+def without_middle(name: str, room: int) -> str:
+    """A trial's name in ``room`` cells: what it begins with and, twice as long, its end with the last values and the hash."""
+    if cell_len(name) <= room or room < 4:
+        return name
+    head = (room - 1) // 3
+    start, end = set_cell_size(name, head), name
+    while cell_len(end) > room - 1 - head:
+        end = end[1:]
+    return f"{start}\N{HORIZONTAL ELLIPSIS}{end}"
+
+
+def listed(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
 
 
 def _row(name: str, state: Text, figures: Mapping[str, Any], took: str, reason: str) -> list[Text]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.config.errors import UserError
+from glmexp.trial.record import BUILDING_OP
 
 LOGGER = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ def _ensure(builder: Any, tell: Callable[[str], None]) -> None:
     with _turn(folder):
         _wait_for_builder(folder / "lock", builder.name)
         if not (folder / f"{builder.name}.so").exists():
-            tell(f"building DeepSpeed's {builder.name} in {folder}: a minute or more, once a machine")
+            tell(f"{BUILDING_OP}{builder.name} in {folder}: a minute or more, once a machine")
         try:
             # Without verbose the compiler's output is in the exception instead of on the terminal.
             builder.load(verbose=False)

@@ -1,5 +1,6 @@
 """The table at the end of a run: how it ended, what it measured, where it lies, and what to do next."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from glmexp.config.schema import Config
 from glmexp.trial.record import LOG, State
 
 STYLES = {State.complete: "bold green", State.skipped: "bold yellow", State.interrupted: "bold yellow"}
+MOST_PERCENT = 1000
 
 
 def closing(result: Mapping[str, Any], folder: Path, config: Config | None = None, tracked: str | None = None) -> Text:
@@ -61,7 +63,9 @@ def measured(metrics: Mapping[str, Any], config: Config | None = None) -> list[t
     first, last = metrics.get("loss_first"), metrics.get("loss_last")
     loss = form("{:.4f}", "loss_last")
     if isinstance(first, int | float) and isinstance(last, int | float):
-        change = f" ({(last / first - 1) * 100:+.0f} %)" if first else ""
+        # Beyond a factor of ten, as from a first loss of nearly 0, a percentage says nothing that the two numbers do not.
+        percent = (last / first - 1) * 100 if first else math.inf
+        change = f" ({percent:+.0f} %)" if abs(percent) <= MOST_PERCENT else ""
         loss = f"{first:.4f} -> {last:.4f}{change}"
     speed = row(form("{:,.0f} tokens/s", "tokens_per_second"), form("{:.3g} s a step (medians)", "step_seconds"))
     memory = row(form("GPU {:.1f} GiB peak", "peak_allocated_gib"), form("host {:.1f} GiB", "host_peak_gib"))

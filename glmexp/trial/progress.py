@@ -244,6 +244,8 @@ class _Lines:
 
     def enter(self, phase: Phase, total: int | None) -> None:
         unit = UNITS.get(phase)
+        if total == 1 and unit:
+            unit = unit.removesuffix("s")
         self._write(f"{TITLES[phase]}: {total} {unit}" if total and unit else TITLES[phase])
         self._written_at, self._written_done = self._clock(), 0
 

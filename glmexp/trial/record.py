@@ -18,6 +18,9 @@ METRICS = "metrics.jsonl"
 LOG = "train.log"
 RESULT = "result.json"
 
+BUILDING_OP = "building DeepSpeed's "
+"""How a rank's note begins before it compiles an op, which takes a minute: of all notes a sweep shows these."""
+
 PARENT_PID = "GLMEXP_PARENT_PID"
 """Environment variable with the pid of the process that ends the ranks; a rank whose parent is gone ends itself."""
 

@@ -15,7 +15,7 @@ from glmexp.config.compose import Composed
 from glmexp.config.errors import UserError
 from glmexp.config.files import save
 from glmexp.config.measure import initialisation, random_tokens
-from glmexp.config.rules import warnings
+from glmexp.config.rules import warnings, without_sweep
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.dsconfig.effect import bucket_bytes, mebibytes, one_rank_note
@@ -69,7 +69,7 @@ def check(composed: Composed, folder: Path) -> int:
         print(f"gradient buckets: {mebibytes(size)} on each rank (zero.reduce_bucket_size)")
     if note := one_rank_note(ds_config, placement.machine):
         print(f"note: {note['en']}")
-    for line in [*warnings(config), *cautions, *lacking]:
+    for line in [*warnings(config), *without_sweep(composed.sources), *cautions, *lacking]:
         print(f"warning: {line}", file=sys.stderr)
     print(f"wrote {folder / CONFIG}\nwrote {folder / DS_CONFIG}")
     return 0
@@ -82,7 +82,8 @@ def run(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
     placement = resolve(config, os.environ)
     _, cautions = examine(config, placement.machine)
     console = Screen(soft_wrap=True, highlight=False)
-    for line in [*warnings(config, composed.sources), *cautions, *preflight(config.tracker, os.environ)]:
+    doubts = [*warnings(config, composed.sources), *without_sweep(composed.sources), *cautions]
+    for line in [*doubts, *preflight(config.tracker, os.environ)]:
         print(f"warning: {line}", file=sys.stderr)
     first = placement.node == 0
     if first:

@@ -5,7 +5,7 @@ import pytest
 from glmexp.config import UserError, compose
 from glmexp.config.choices import Init
 from glmexp.config.measure import initialisation, random_tokens
-from glmexp.config.rules import warnings
+from glmexp.config.rules import warnings, without_sweep
 
 R, P = Init.random, Init.pretrained
 
@@ -78,6 +78,21 @@ def test_what_has_no_effect_on_the_task_is_said(overrides, said):
     for words in said:
         assert words in found[0]
     assert warnings(composed.config) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([], []),
+        (["sweep.name=x"], ["sweep.name has no effect without --multirun"]),
+        (
+            ["task=check", "sweep.slots=2", "sweep.name=x", "sweep.resume=true"],
+            ["sweep.name, sweep.resume and sweep.slots have no effect without --multirun"],
+        ),
+    ],
+)
+def test_settings_of_a_sweep_have_no_effect_on_a_run(overrides, said):
+    assert without_sweep(compose(overrides).sources) == said
 
 
 def test_a_measurement_learns_nothing_that_could_be_wrong():

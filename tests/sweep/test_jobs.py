@@ -6,11 +6,13 @@ import pytest
 
 from glmexp.config import compose
 from glmexp.config.errors import UserError
+from glmexp.config.files import save
+from glmexp.sweep.earlier import not_of_this_grid
 from glmexp.sweep.execute import outline
 from glmexp.sweep.folder import SweepFolder
 from glmexp.sweep.grid import Grid
 from glmexp.sweep.jobs import Invalid, Job, job, label, share, swept_keys
-from glmexp.sweep.launcher import refuse_swept_settings
+from glmexp.sweep.launcher import refuse_if_none_can_run, refuse_swept_settings
 from glmexp.sweep.slots import Slots, check_slots
 from glmexp.trial.machine import Gpu, Probe
 from glmexp.trial.record import State
@@ -148,6 +150,35 @@ def test_too_many_slots_are_refused():
         check_slots(3, [made("launch.ranks=2", found=NODE, slots=3)], GPUS)
     check_slots(4, [made("launch.ranks=1", found=NODE, slots=4)], GPUS)
     check_slots(9, [made()], ())
+
+
+def test_trials_that_are_all_refused_for_one_reason_are_refused_once():
+    refused = [Invalid(number, (), "a", "no such file") for number in range(3)]
+    with pytest.raises(UserError, match=r"no such file\nall 3 trials are refused for this reason"):
+        refuse_if_none_can_run(refused)
+    refuse_if_none_can_run([*refused, replace(refused[0], reason="another")])
+    refuse_if_none_can_run([*refused, made()])
+    refuse_if_none_can_run([made()])
+
+
+def test_earlier_trials_that_are_not_of_this_grid_are_counted(tmp_path):
+    folder = SweepFolder(tmp_path)
+    for item in (made("measure.steps=2", f"batch.micro={micro}") for micro in (1, 2, 4)):
+        place = folder.place(item.name, item.config_hash)
+        place.mkdir()
+        save(item.composed.config, place / "config.yaml")
+        write_result(outline(item, State.complete, ""), place)
+    same = [made("measure.steps=2", f"batch.micro={micro}") for micro in (1, 2, 4)]
+    assert not_of_this_grid(folder, same, []) is None
+    fewer = not_of_this_grid(folder, same[:1], [])
+    assert fewer.startswith("2 earlier trials in this folder are not of this grid (batch.micro=2,4 there, 1 now)")
+    assert not_of_this_grid(folder, same[:1], ["batch.micro"]) is None, "a search has its own values"
+    other = [made("measure.steps=3", f"batch.micro={micro}", "sweep.slots=2") for micro in (1, 2, 4)]
+    for searched in ([], ["batch.micro"]):
+        told = not_of_this_grid(folder, other, searched)
+        assert told.startswith("3 earlier trials in this folder are not of this grid (measure.steps=2 there, 3 now)")
+    (tmp_path / same[0].name / "config.yaml").write_text(": :")
+    assert not_of_this_grid(folder, other, []).startswith("3 earlier trials")
 
 
 def test_settings_of_the_sweep_take_one_value():

@@ -12,7 +12,7 @@ from rich.console import Console
 from glmexp.config import compose
 from glmexp.config.choices import Objective, Retry
 from glmexp.sweep import loop as loops
-from glmexp.sweep.ending import exit_code, objective_value
+from glmexp.sweep.ending import exit_code, objective_value, unsent, why_stopped
 from glmexp.sweep.folder import SweepFolder
 from glmexp.sweep.jobs import job
 from glmexp.sweep.loop import Loop, Means
@@ -105,7 +105,17 @@ def test_what_is_finished_does_not_run_again(run, jobs):
     loop = run(again, Grid(jobs), replace(SETTINGS, retry=[Retry.killed]))
     assert again.ran == [8]
     assert [loop.results[item.config_hash].state for item in jobs] == [State.complete, State.oom, State.failed, State.complete]
-    assert loop.screen.count("finished earlier") == 3
+    assert loop.screen.count(" earlier") == 3
+
+
+def test_what_is_finished_is_called_as_its_folder_is(run, jobs, tmp_path):
+    run(Pretend(states={1: State.failed}), Grid(jobs))
+    for item in jobs:
+        (tmp_path / item.name).rename(tmp_path / f"other-{item.config_hash[:8]}")
+    screen = run(Pretend(), Grid(jobs)).screen
+    for item in jobs:
+        assert f"other-{item.config_hash[:8]}: complete" in screen
+        assert item.name not in screen
 
 
 def test_skipped_trials_have_a_row(run, jobs, tmp_path):
@@ -137,7 +147,9 @@ def test_a_signal_starts_nothing_more(run, jobs):
             return super().__call__(item, folder, around)
 
     pretend = Interrupting()
-    assert run(pretend, Grid(jobs), signals=signals).stopped_early
+    loop = run(pretend, Grid(jobs), signals=signals)
+    assert loop.stopped_early
+    assert loop.means.view.seconds_left() is None
     assert pretend.ran == [1]
 
 
@@ -202,6 +214,45 @@ def test_a_full_disk_ends_the_sweep_in_order(run, jobs):
         run(pretend, Grid(jobs), replace(SETTINGS, slots=2))
     assert pretend.at_once == 0, "those that run are waited for"
     assert 4 not in pretend.ran or 8 not in pretend.ran
+
+
+def test_an_interrupted_trial_is_a_reason_to_go_on(run, jobs):
+    signals = Signals()
+    signals.received.append(signal.SIGINT)
+    loop = run(Pretend(), Grid(jobs[:1]), signals=signals)
+    assert loop.stopped_early
+    signals.received.clear()
+    loop = run(Pretend(states={1: State.interrupted}), Grid(jobs[:1]), signals=signals)
+    assert not loop.stopped_early
+    signals.received.append(signal.SIGINT)
+    assert loop.stopped_early
+
+
+@pytest.mark.parametrize(
+    ("number", "left", "wanted"),
+    [
+        (None, 12, "sweep.time_budget_minutes=60 is over: 12 of 24 trials were not started; the same command with R goes on"),
+        (signal.SIGINT, 1, "stopped by Ctrl-C: 1 of 24 trials was not started; the same command with R goes on"),
+        (signal.SIGTERM, None, "stopped by SIGTERM: not all trials were started; the same command with R goes on"),
+        (signal.SIGINT, 0, "stopped by Ctrl-C; the same command with R goes on"),
+    ],
+)
+def test_why_not_all_were_started(number, left, wanted):
+    assert why_stopped(number, 60.0, left, 24, "R") == wanted
+
+
+def test_what_was_recorded_offline_is_told_how_to_upload(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sweep = tmp_path / "multirun" / "a b"
+    runs = [sweep / "one/wandb/offline-run-1-x", sweep / "two/wandb/offline-run-2-y", sweep / "wandb/offline-run-3-z"]
+    for path in runs:
+        path.mkdir(parents=True)
+    assert unsent(sweep) == ["'multirun/a b'/*/wandb/offline-run-*", "'multirun/a b'/wandb/offline-run-*"]
+    (runs[2] / "run-z.wandb.synced").touch()
+    assert unsent(sweep) == ["'multirun/a b'/*/wandb/offline-run-*"]
+    for path in runs[:2]:
+        (path / "run.wandb.synced").touch()
+    assert unsent(sweep) == []
 
 
 @pytest.mark.parametrize(

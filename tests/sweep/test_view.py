@@ -5,11 +5,12 @@ import threading
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from glmexp.sweep.view import SweepView, fitted
-from glmexp.trial.record import Phase, RankRecord, State
+from glmexp.sweep.view import SweepView, fitted, without_middle
+from glmexp.trial.record import BUILDING_OP, Phase, RankRecord, State
 
 
 class Clock:
@@ -39,7 +40,8 @@ def figures(speed: float, gpu: float | None = None, host: float | None = None) -
 def test_lines_where_there_is_no_terminal() -> None:
     console, clock = screen(width=40), Clock()
     with SweepView(console, total=24, clock=clock) as view:
-        view.finish("earlier", State.complete, "finished earlier", figures(10.0, host=3.04))
+        view.finish("a", State.complete, "", figures(10.0, host=3.04), earlier=True)
+        view.finish("b", State.oom, "no room", {}, earlier=True)
         with view.trial("zero-stage2_micro4") as trial:
             view.refresh()
             view.refresh()
@@ -55,13 +57,36 @@ def test_lines_where_there_is_no_terminal() -> None:
         )
         view.finish("micro16", State.skipped, "batch.micro=8 ran out of GPU memory", {})
     assert written(console) == [
-        "[1/24] earlier: complete, 10 tokens/s, 3.0 GiB host, finished earlier",
+        "[1/24] a: complete earlier, 10 tokens/s, 3.0 GiB host",
+        "[2/24] b: oom earlier, no room",
         "zero-stage2_micro4: started",
-        "[2/24] zero-stage2_micro4: complete, 1,234 tokens/s, 12.3 GiB peak (5.2 s)",
+        "[3/24] zero-stage2_micro4: complete, 1,234 tokens/s, 12.3 GiB peak (5.2 s)",
         "micro8: started",
-        "[3/24] micro8: oom, step 2: CUDA out of memory (1.0 s)",
-        "[4/24] micro16: skipped, batch.micro=8 ran out of GPU memory",
+        "[4/24] micro8: oom, step 2: CUDA out of memory (1.0 s)",
+        "[5/24] micro16: skipped, batch.micro=8 ran out of GPU memory",
     ]
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_the_minute_that_a_build_takes_is_explained(live: bool) -> None:
+    console = screen(terminal=live)
+    records = [RankRecord(0, 1, Phase.building, notes=["data: 4 samples"]), RankRecord(1, 2, Phase.building)]
+    with SweepView(console, total=1, live=live) as view:
+        trial = view.trial("one")
+        for notes in ([], [f"{BUILDING_OP}cpu_adam in /somewhere: a minute or more"]):
+            records[1].notes = notes
+            trial.update(records)
+            trial.update(records)
+            view.refresh()
+        shown = "\n".join(line.plain for line in rendered(view))
+        assert "building cpu_adam" in shown
+        trial.update([RankRecord(0, 1, Phase.training, 1, 2, notes=records[1].notes)])
+        assert "training 1/2" in "\n".join(line.plain for line in rendered(view))
+    said = "\n".join(written(console))
+    assert said.count("one: building DeepSpeed's cpu_adam in /somewhere: a minute or more") == 1
+    assert "samples" not in said
+    if not live:
+        assert said.startswith("one: started")
 
 
 def test_a_total_that_is_not_known_is_left_out() -> None:
@@ -115,7 +140,7 @@ def test_the_table_of_a_terminal() -> None:
     clock = Clock()
     told = [" ".join(line.plain.split()) for line in rendered(filled(120, 12, clock))]
     assert told[0] == "8/24 trials: 4 complete, 4 oom, 2 running, 0:08:00 left"
-    assert told[1] == "fastest so far: zero-stage6_micro4_很长的名字: complete, 1,006 tokens/s, 3.2 GiB peak (60.0 s)"
+    assert told[1] == "fastest so far: zero-stage6_micro4_很长的名字: 1,006 tokens/s, 3.2 GiB peak"
     lines = [line.split() for line in told]
     assert lines[2] == ["trial", "state", "tokens/s", "memory", "time", "reason"]
     # Twelve lines: five around, the two that run, and so the last five that ended.
@@ -152,6 +177,60 @@ def test_time_left_counts_the_slots_and_how_long_trials_run_already() -> None:
     clock.now += 4
     # c needs 6 s more, two more trials 10 s each, on two slots.
     assert view.seconds_left() == pytest.approx(13.0)
+
+
+def timed(view: SweepView, clock: Clock, *seconds: float) -> None:
+    for took in seconds:
+        view.trial(f"t{len(view.ended)}")
+        clock.now += took
+        view.finish(f"t{len(view.ended)}", State.complete, "", {})
+
+
+def test_time_left_is_that_of_warm_trials() -> None:
+    clock = Clock()
+    view = SweepView(screen(), total=6, clock=clock)
+    timed(view, clock, 30)
+    assert view.seconds_left() == 150.0  # nothing better is known
+    timed(view, clock, 2, 3, 2)
+    assert view.seconds_left() == 4.0
+
+
+def test_no_time_is_left_where_the_sweep_stops_before() -> None:
+    clock = Clock()
+    view = SweepView(screen(), total=6, clock=clock)
+    timed(view, clock, 2, 2)
+    view.stops_at = clock.now + 9
+    assert view.seconds_left() == 8.0
+    view.stops_at = clock.now + 7
+    assert view.seconds_left() is None
+
+
+def test_columns_stay_where_they_are() -> None:
+    clock = Clock()
+    view = SweepView(screen(120, 8, terminal=True), total=9, live=True, clock=clock)
+
+    def places() -> list[int]:
+        head = next(line.plain for line in rendered(view) if line.plain.startswith("trial"))
+        return [head.index(name) for name in ("state", "tokens/s", "memory", "time", "reason")]
+
+    view.finish("a_rather_long_name-12345678", State.complete, "", figures(1.0, 1.0))
+    before = places()
+    timed(view, clock, 1, 1, 1, 1)
+    view.trial("b").update(training(1, 2))
+    assert "a_rather_long_name" not in "\n".join(line.plain for line in rendered(view)[2:]), "it has left the screen"
+    assert places() == before
+
+
+def test_a_name_too_long_keeps_its_ends() -> None:
+    name = "zero-stage2_offload-cpu_all_activation-checkpoint_micro-4-7fc9093a"
+    assert without_middle(name, 30) == "zero-stag…point_micro-4-7fc9093a"[:10] + name[-20:]
+    assert without_middle(name, len(name)) == name
+    for room in range(4, 40):
+        assert len(without_middle(name, room)) == room
+        assert cell_len(without_middle("很长的名字" * 9, room)) <= room
+    view = SweepView(screen(60, 12, terminal=True), total=9, live=True)
+    view.finish(name, State.complete, "", figures(1.0, 1.0))
+    assert any("7fc9093a" in line.plain for line in rendered(view)[1:])
 
 
 def test_only_a_terminal_that_is_due_is_drawn_again() -> None:
@@ -205,5 +284,5 @@ def test_columns_give_way_in_order(room: int) -> None:
     widths = fitted(natural, room)
     assert sum(widths) <= max(room, len(natural))
     assert all(least <= width for least, width in zip([1] * 6, widths, strict=True))
-    if room >= 8 + 40 + 12:
+    if room >= 20 + 40 + 12:
         assert widths[1:5] == natural[1:5]
