@@ -32,6 +32,7 @@ def alone(glmexp, *arguments):
     return ran.folder / "alone" / name
 
 
+@pytest.mark.slow
 def test_a_trial_after_a_stage_3_trial_is_as_if_alone(tmp_path, glmexp):
     folders = swept(tmp_path, "zero=stage3,stage0")
     assert losses(folders["stage0"]) == losses(alone(glmexp, "zero=stage0"))

@@ -75,7 +75,7 @@ def test_each_launcher_gives_the_same_folder(sweep, launcher):
     assert sweep.states == {"complete": 3, "invalid": 2, "skipped": 3}
 
 
-@pytest.mark.parametrize("launcher", launchers("basic"))
+@pytest.mark.parametrize("launcher", launchers())
 def test_a_trial_that_fails_hurts_no_other(sweep, launcher):
     deeds = {1: "SIGKILL", 2: "raise", 3: "exit once"}
     sweep = sweep("train.seed=1,2,3,4", *words(launcher), deeds=deeds)

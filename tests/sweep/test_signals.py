@@ -49,7 +49,7 @@ def goes_on(sweep):
     ("number", "code", "warm"),
     [
         (signal.SIGINT, 130, True),
-        (signal.SIGTERM, 143, False),
+        pytest.param(signal.SIGTERM, 143, False, marks=pytest.mark.slow),
         pytest.param(signal.SIGHUP, 129, False, marks=pytest.mark.slow),
     ],
 )
