@@ -1,7 +1,6 @@
 """What ``hydra/launcher=glmexp`` does with the trials of a sweep: compose and check them all, then run them."""
 
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
@@ -31,7 +30,7 @@ from glmexp.trial.processes import Signals
 from glmexp.trial.progress import is_terminal
 from glmexp.trial.result import Result
 from glmexp.trial.starter import COLD, WarmStarter
-from glmexp.trial.tasks import Screen
+from glmexp.trial.tasks import Screen, warn
 
 
 def launch(loader: ConfigLoader, master: DictConfig, job_overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
@@ -144,7 +143,6 @@ class Sweep:
         """The sweep as a whole in the tracker."""
         if not self.tracked:
             return None
-        warn = lambda line: print(f"warning: {line}", file=sys.stderr)  # noqa: E731
         return overview(self.grid.jobs[0].composed.config.tracker, os.environ, warn, sweep, self.trackers)
 
     @property

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -28,11 +29,27 @@ from glmexp.trial.run import exit_code, refuse_used, run_trial
 
 
 class Screen(Console):
-    """A console that goes quiet when its reader is gone, as in ``| head``: the run goes on to its result."""
+    """A console that goes quiet when nothing can be written to it any more: the run goes on to its result.
+
+    As in ``| head``, after its terminal was closed, or when the disk that a file for it lies on is full.
+    """
+
+    def _write_buffer(self) -> None:
+        try:
+            super()._write_buffer()
+        except OSError:
+            self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with suppress(OSError):  # a stream that is no file has no number
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
+def warn(line: str) -> None:
+    """One warning on stderr, for whoever still reads it."""
+    with suppress(OSError):
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def run_task(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
@@ -84,18 +101,18 @@ def run(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
     console = Screen(soft_wrap=True, highlight=False)
     doubts = [*warnings(config, composed.sources), *without_sweep(composed.sources), *cautions]
     for line in [*doubts, *preflight(config.tracker, os.environ)]:
-        print(f"warning: {line}", file=sys.stderr)
+        warn(line)
     first = placement.node == 0
     if first:
         console.print(f"{config.task.value}: {config.model.path}, {config.method.name.value}, in {folder}", markup=False)
         if config.task is Task.measure:
             console.print(what_is_measured(config), markup=False)
         console.print(arithmetic(config, placement), markup=False)
-    tracker = tracker_for(config.tracker, os.environ, lambda line: print(f"warning: {line}", file=sys.stderr))
+    tracker = tracker_for(config.tracker, os.environ, warn)
     result = run_trial(composed, folder, overrides, placement, view=ProgressView(None, console), tracker=tracker)
     if first:
         for line in result.warnings:
-            print(f"warning: {line}", file=sys.stderr)
+            warn(line)
         if result.state is State.invalid:
             print(f"glmexp: {result.reason}", file=sys.stderr)
         else:
