@@ -4,20 +4,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
 from glmexp.config.choices import Language, Objective
+from glmexp.config.compose import conf_dir
 from glmexp.config.errors import USER_ERROR, UserError
 from glmexp.sweep.report import CSV, HTML, MARKDOWN, Settings, build, read_settings
 from glmexp.sweep.report.pictures import drawn
 from glmexp.sweep.report.recommended import ALL
-from glmexp.sweep.report.trials import SETTINGS
+from glmexp.sweep.report.trials import SETTINGS, number
 from glmexp.trial.record import RESULT
 
-HELP = """usage: python -m glmexp report DIR [sweep.objective=throughput|memory] [sweep.gpu_memory_gib=GIB] [lang=en|zh]
+HELP = """usage: python -m glmexp report DIR [sweep.objective=throughput|memory] [sweep.gpu_memory_gib=GIB]
+                               [hardware=CARD] [lang=en|zh]
 
 Builds the report of a sweep folder again from the trials' result.json: report.csv, report.md, report.html, two plots and, where
-a trial is recommended, recommended.yaml and its DeepSpeed config. What is not given here is as the sweep was started."""
+a trial is recommended, recommended.yaml and its DeepSpeed config. What is not given here is as the sweep was started.
+hardware=rtx4090 asks for what fits that card, as sweep.gpu_memory_gib=24 does."""
 
-KEYS = ("sweep.objective", "sweep.gpu_memory_gib", "lang")
+KEYS = ("sweep.objective", "sweep.gpu_memory_gib", "hardware", "lang")
+MOST_LISTED = 5
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,14 +54,24 @@ def check_folder(folder: Path) -> None:
         return
     if (folder / RESULT).is_file():
         raise UserError(f"report: {folder} is a single trial\ngive the folder of its sweep: {folder.resolve().parent}")
-    inside = sorted(path.parent.parent for path in folder.glob(f"*/*/{RESULT}"))
-    hint = f"it holds sweeps: {inside[-1]}" if inside else "give a folder that --multirun has made, as multirun/NAME"
-    raise UserError(f"report: {folder} holds no trial of a sweep\n{hint}")
+    inside = {path.parent.parent for path in folder.glob(f"*/*/{RESULT}")}
+    if not inside:
+        hint = "give a folder that --multirun has made, as multirun/NAME"
+        raise UserError(f"report: {folder} holds no trial of a sweep\n{hint}")
+    newest = sorted(inside, key=_started, reverse=True)[:MOST_LISTED]
+    which = "" if len(newest) == len(inside) else f"; the newest of {len(inside)}"
+    raise UserError("\n".join((f"report: {folder} holds sweeps, give one of them{which}:", *map(str, newest))))
+
+
+def _started(sweep: Path) -> float:
+    """When its last session began, which has written the settings."""
+    settings = sweep / SETTINGS
+    return (settings if settings.is_file() else sweep).stat().st_mtime
 
 
 def chosen(settings: Settings, given: Sequence[str]) -> Settings:
-    """The settings with the overrides of the command line; raises UserError."""
-    for word in given:
+    """The settings with the overrides of the command line; raises UserError. A figure goes before a card's."""
+    for word in sorted(given, key=lambda word: word.startswith("sweep.gpu_memory_gib=")):
         key, _, value = word.partition("=")
         if key == "sweep.objective" and value in list(Objective):
             settings = replace(settings, objective=Objective(value))
@@ -63,6 +79,8 @@ def chosen(settings: Settings, given: Sequence[str]) -> Settings:
             settings = replace(settings, lang=Language(value))
         elif key == "sweep.gpu_memory_gib":
             settings = replace(settings, gpu_memory_gib=_gib(word, value))
+        elif key == "hardware":
+            settings = replace(settings, gpu_memory_gib=_of_card(word, value))
         else:
             raise UserError(_refusal(word, key))
     return settings
@@ -78,6 +96,15 @@ def _gib(word: str, value: str) -> float | None:
     if not 0 < gib < float("inf"):
         raise UserError(f"{word}: must be a number of GiB above 0, or null for the card at hand")
     return gib
+
+
+def _of_card(word: str, name: str) -> float | None:
+    """Memory of a card in ``conf/hardware``, in GiB; None for ``auto``, the card at hand."""
+    folder = Path(conf_dir()) / "hardware"
+    cards = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name not in cards:
+        raise UserError(f"{word}: no such card, there are {', '.join(cards)}\nor give its memory: sweep.gpu_memory_gib=GIB")
+    return number(OmegaConf.select(OmegaConf.load(folder / f"{name}.yaml"), "gpu_memory_gib"))
 
 
 def _refusal(word: str, key: str) -> str:

@@ -53,7 +53,7 @@ def build(folder: Path, plots: bool = False, settings: Settings | None = None) -
 def _build(folder: Path, plots: bool, settings: Settings) -> Report:
     content = gather(folder, settings)
     recommended, told = content.recommended, content.answer
-    ds_config = write_recommended(recommended, settings, folder)
+    ds_config = write_recommended(recommended, content.swept, settings, folder)
     steps = [] if recommended is None else next_steps(ds_config, folder, content.lang)
     if plots:
         pictures.draw(content, folder)

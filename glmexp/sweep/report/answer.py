@@ -4,9 +4,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glmexp.config.choices import Language, Objective
-from glmexp.sweep.report.decision import OUTSIDE_GIB, Axis, Choice, memory_of, skipped
-from glmexp.sweep.report.trials import Settings, Trial, Trials
+from glmexp.config.choices import Language
+from glmexp.sweep.report.decision import (
+    OUTSIDE_GIB,
+    RUINED_NATS,
+    RUINED_SHARE,
+    Axis,
+    Choice,
+    exploded,
+    memory_of,
+    skipped,
+    skipped_share,
+    speedless,
+)
+from glmexp.sweep.report.trials import Settings, Trial, Trials, how_measured
 from glmexp.sweep.report.wording import say
 from glmexp.trial.closing import printable
 from glmexp.trial.record import State
@@ -29,7 +40,7 @@ class Answer:
 def answer(trials: Trials, choice: Choice, settings: Settings) -> Answer:
     lang = settings.lang
     counts = count_states(trials.ended)
-    told = ", ".join(f"{count} {state}" for state, count in counts.items())
+    told = comma(lang).join(f"{count} {state_name(lang, state)}" for state, count in counts.items())
     key = "count" if len(trials.ended) != 1 else "one"
     states = say(lang, key, count=len(trials.ended), states=told) if told else say(lang, "none yet")
     notes = [say(lang, "running", count=trials.running)] if trials.running else []
@@ -40,7 +51,8 @@ def answer(trials: Trials, choice: Choice, settings: Settings) -> Answer:
         return Answer(states, [], [], notes)
     if choice.trial is None:
         return Answer(states, _without(trials.ended, choice, settings, told), [], notes)
-    return Answer(states, _recommended(choice.trial, trials, lang), _how(choice, settings), notes)
+    how = _how(choice, settings, trials.swept) + _otherwise(choice.trial, choice.compared, lang)
+    return Answer(states, _recommended(choice.trial, trials, lang), how, notes)
 
 
 def count_states(trials: Sequence[Trial]) -> dict[str, int]:
@@ -51,34 +63,103 @@ def count_states(trials: Sequence[Trial]) -> dict[str, int]:
 
 def _recommended(trial: Trial, trials: Trials, lang: Language) -> list[str]:
     sentences = [say(lang, "recommended", trial=trial.name, figures=figures(trial, lang))]
-    values = [f"{key}={trial.values[key]}" for key in trials.swept if key in trial.values]
+    own = [key for key in trials.swept if key in trial.values and key not in how_measured(trial.values)]
+    values = [f"{key}={trial.values[key]}" for key in own]
     if values:
         sentences.append(say(lang, "settings", settings=one_line(" ".join(values))))
     return sentences
 
 
 def figures(trial: Trial, lang: Language) -> str:
-    """``1,234 tokens/s, GPU memory 12.3 GiB, host memory 4.5 GiB``."""
+    """``1,234 tokens/s, GPU memory 12.3 GiB, host memory 4.5 GiB``; of a training its last loss too."""
     parts = [f"{trial.speed:,.0f} tokens/s"] if trial.speed is not None else []
     for name, gib in (("GPU memory", trial.gpu_gib), ("host memory", trial.host_gib)):
         if gib is not None:
             # Host memory of small models differs in the second decimal.
             parts.append(f"{say(lang, name)} {gib:.{1 if gib >= 10 else 2}f} GiB")
-    return ("，" if lang is Language.zh else ", ").join(parts)
+    if trial.trained and trial.loss is not None:
+        parts.append(f"{say(lang, 'loss')} {trial.loss:.4f}")
+    return comma(lang).join(parts)
 
 
-def _how(choice: Choice, settings: Settings) -> list[str]:
+def comma(lang: Language) -> str:
+    return "，" if lang is Language.zh else ", "
+
+
+def state_name(lang: Language, state: str) -> str:
+    """A state in the language, with the word that is set in ``sweep.retry``."""
+    return state if lang is Language.en else f"{say(lang, state)} ({state})"
+
+
+def _how(choice: Choice, settings: Settings, swept: Sequence[str]) -> list[str]:
     lang, limit = settings.lang, settings.gpu_memory_gib
     on_gpu = choice.axis == "gpu"
     within = say(lang, "within", gib=limit, outside=OUTSIDE_GIB) if limit and on_gpu else ""
+    rule = "by loss" if choice.by_loss else settings.objective.value
     axis = say(lang, axis_name(choice.axis))
-    sentences = [say(lang, settings.objective.value, fitting=len(choice.fitting), within=within, axis=axis)]
-    if settings.objective is Objective.throughput and len(choice.tied) > 1:
-        uneven = len({skipped(trial) for trial in choice.tied}) > 1
-        sentences.append(say(lang, "tie of skipped" if uneven else "tie", count=len(choice.tied)))
-    if not on_gpu:
+    sentences = [say(lang, rule, count=len(choice.compared), within=within, axis=axis, keys=comma(lang).join(swept))]
+    sentences += _ruined(choice, lang)
+    if choice.by_loss and len(choice.tied) > 1:
+        sentences.append(say(lang, "tie of loss", count=len(choice.tied)))
+    if choice.rival is not None:
+        sentences += _near(choice, choice.rival, lang)
+    if not choice.by_loss:
+        sentences += _lowest_loss(choice, swept, lang)
+    if not on_gpu and (limit or not choice.by_loss):
         sentences.append(say(lang, "no limit on host", gib=limit) if limit else say(lang, "host"))
     return sentences
+
+
+def _ruined(choice: Choice, lang: Language) -> list[str]:
+    """Which trials were left out since their training was ruined, or that there is none but those."""
+    if not choice.ruined:
+        return []
+    if choice.trial in choice.ruined:
+        return [say(lang, "all ruined", share=RUINED_SHARE, nats=RUINED_NATS)]
+    up = [trial for trial in choice.ruined if exploded(trial)]
+    idle = [trial for trial in choice.ruined if trial not in up]
+    told = [say(lang, "exploded", nats=RUINED_NATS, names=_names([trial.name for trial in up], lang))] if up else []
+    shares = [f"{trial.name} ({skipped_share(trial):.0%})" for trial in idle]
+    told += [say(lang, "idle", share=RUINED_SHARE, names=_names(shares, lang))] if idle else []
+    why = ("；" if lang is Language.zh else "; ").join(told)
+    return [say(lang, "left out", count=len(choice.ruined), why=why)]
+
+
+def _names(names: Sequence[str], lang: Language) -> str:
+    """Three of them at most."""
+    return comma(lang).join([*names[:3], *(["…"] if len(names) > 3 else [])])
+
+
+def _near(choice: Choice, rival: Trial, lang: Language) -> list[str]:
+    """What the error of measurement leaves open, and what decided among the equally fast."""
+    assert choice.trial is not None
+    steps = "train.max_steps" if rival.trained else "measure.steps"
+    sentences = [say(lang, "near", trial=rival.name, speed=rival.speed or 0.0, steps=steps)]
+    others = [trial for trial in choice.tied if (trial.speed or 0.0) > (choice.trial.speed or 0.0)]
+    if others:
+        fewer = any(skipped(trial) > skipped(choice.trial) for trial in others)
+        sentences.append(say(lang, "tie of skipped" if fewer else "tie", count=len(choice.tied)))
+    return sentences
+
+
+def _lowest_loss(choice: Choice, swept: Sequence[str], lang: Language) -> list[str]:
+    """Speed has decided, and some of what was swept is about the loss."""
+    keys = [key for key in swept if speedless(key)]
+    losses = [(trial.loss, trial.name) for trial in choice.compared if trial.trained and trial.loss is not None]
+    if not keys or len(losses) < 2:
+        return []
+    loss, name = min(losses)
+    return [say(lang, "lowest loss", keys=comma(lang).join(keys), loss=loss, trial=name)]
+
+
+def _otherwise(chosen: Trial, compared: Sequence[Trial], lang: Language) -> list[str]:
+    """Trials of the comparison that were measured by other settings, as in an earlier session."""
+    mine = how_measured(chosen.values)
+    others = [other for trial in compared if (other := how_measured(trial.values)) != mine]
+    if not others:
+        return []
+    keys = sorted({key for other in others for key in {*mine, *other} if mine.get(key) != other.get(key)})
+    return [say(lang, "otherwise", count=len(others), keys=comma(lang).join(keys))]
 
 
 def axis_name(axis: Axis) -> str:
@@ -95,8 +176,9 @@ def _without(trials: Sequence[Trial], choice: Choice, settings: Settings, states
         return [say(lang, "nothing measured"), say(lang, "next check")]
     if not too_large and not out_of_memory:
         bad = next((trial for trial in trials if trial.state is not State.skipped), trials[0])
-        reason = one_line(str(bad.result.reason))
-        return [say(lang, "nothing complete"), say(lang, "next reason", trial=bad.name, state=bad.state.value, reason=reason)]
+        reason = one_line(str(bad.result.reason).strip().partition("\n")[0])
+        state = state_name(lang, bad.state.value)
+        return [say(lang, "nothing complete"), say(lang, "next reason", trial=bad.name, state=state, reason=reason)]
     fits = say(lang, "limit", gib=limit) if limit and too_large else say(lang, "card")
     sentences = [say(lang, "nothing fits", limit=fits, states=states)]
     axis: Axis = "gpu" if too_large or any(trial.gpu_gib for trial in out_of_memory) else "host"

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from glmexp.config.choices import Language
+from glmexp.sweep.report.answer import state_name
 from glmexp.sweep.report.content import Content
-from glmexp.sweep.report.decision import CARDS_GIB, fit
+from glmexp.sweep.report.decision import CARDS_GIB, fit, skipped
 from glmexp.sweep.report.trials import Trial
 from glmexp.sweep.report.wording import say
 
@@ -33,7 +34,7 @@ def columns(content: Content, full: bool) -> list[Column]:
     settings = [Column(key, _value(key)) for key in content.swept]
     shown = [
         Column(say(lang, "trial"), lambda trial: trial.name),
-        Column(say(lang, "state"), lambda trial: trial.state.value),
+        Column(say(lang, "state"), lambda trial: state_name(lang, trial.state.value)),
         *settings,
         _figure(say(lang, "speed"), "{:,.0f}", lambda trial: trial.speed),
         *([_metric(lang, "step", "{:.4g}", "step_seconds")] if full else []),
@@ -42,7 +43,12 @@ def columns(content: Content, full: bool) -> list[Column]:
         *([_metric(lang, "reserved", "{:.2f}", "peak_reserved_gib")] if full else []),
         *([_figure(say(lang, "predicted_gib"), "{:.2f}", lambda trial: trial.predicted_gib)] if full else []),
         _figure(say(lang, "host_gib"), "{:.2f}", lambda trial: trial.host_gib),
-        *([_metric(lang, "loss", "{:.4f}", "loss_last")] if content.trained else []),
+        *([_metric(lang, "loss", "{:.4f}", "loss_last", figure=False)] if content.losses else []),
+        *(
+            [_metric(lang, "skipped_steps", "{:.0f}", "skipped_steps", figure=False)]
+            if any(map(skipped, content.trials))
+            else []
+        ),
         *([_metric(lang, "mfu", "{:.1%}", "mfu")] if full else []),
         *(_cards(lang) if full else []),
         *([Column(say(lang, "ranks"), lambda trial: str(trial.result.world_size or ""), _ranks)] if full else []),
@@ -56,16 +62,16 @@ def _value(key: str) -> Callable[[Trial], str]:
     return lambda trial: trial.values.get(key, "")
 
 
-def _figure(title: str, form: str, value: Callable[[Trial], float | None]) -> Column:
+def _figure(title: str, form: str, value: Callable[[Trial], float | None], figure: bool = True) -> Column:
     def text(trial: Trial) -> str:
         found = value(trial)
         return "" if found is None else form.format(found)
 
-    return Column(title, text, value, figure=True)
+    return Column(title, text, value, figure)
 
 
-def _metric(lang: Language, word: str, form: str, name: str) -> Column:
-    return _figure(say(lang, word), form, lambda trial: trial.metrics[name])
+def _metric(lang: Language, word: str, form: str, name: str, figure: bool = True) -> Column:
+    return _figure(say(lang, word), form, lambda trial: trial.metrics[name], figure)
 
 
 def _cards(lang: Language) -> Sequence[Column]:

@@ -36,6 +36,11 @@ class Effect:
     """State -> trials with this value that did not complete."""
     trials: int
 
+    @property
+    def partial(self) -> bool:
+        """Some trials with this value have no pair."""
+        return self.pairs < self.trials
+
 
 def effects(trials: Sequence[Trial], swept: Sequence[str], axis: Axis) -> list[Effect]:
     """One entry for each value of each swept key but its reference, the first one that any trial has completed with.

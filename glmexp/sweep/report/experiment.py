@@ -4,7 +4,7 @@ Composition itself is not run, since Hydra cannot be entered twice and a sweep r
 on the schema here, as Hydra does it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
@@ -23,16 +23,18 @@ OF_LAUNCH = ("backend", "device", "ranks", "nodes")
 """The other fields of ``launch`` are limits of time, which suit a short run."""
 
 
-def experiment(config: Config, picked: Mapping[str, str]) -> dict[str, Any]:
+def experiment(config: Config, picked: Mapping[str, str], kept: Iterable[str] = ()) -> dict[str, Any]:
     """The content of an experiment file that composes to ``config`` in all that it trains.
 
     ``picked`` are the overrides of the trial, key -> value: an option that was named there is named again. For the other
     groups the option that comes closest is taken. ``model.init=random`` is left out after ``measure``, where it saves the
     reading of weights, unless the model's own option says so.
+
+    ``kept`` are keys of values that are written even where they are the default, since they were chosen.
     """
     wanted = _wanted(config)
     options = _options(wanted, picked)
-    own: dict[str, Any] = {}
+    own = _plain(OmegaConf.merge({}, *(_at(wanted, key.split(".")) for key in kept)))
     # A value may follow from another one, as optimizer.lr from the model: the second round sees what the first has changed.
     while missing := _differences(wanted, _wanted_part(_composed(options, own))):
         merged = _plain(OmegaConf.merge(OmegaConf.create(own), OmegaConf.create(missing)))
@@ -42,7 +44,7 @@ def experiment(config: Config, picked: Mapping[str, str]) -> dict[str, Any]:
     if config.task is Task.measure and own.get("model", {}).get("init") == Init.random.value:
         del own["model"]["init"]
     shipped = _defaults()
-    named = [group for group, option in options.items() if group in picked or option != shipped[group]]
+    named = [group for group, option in options.items() if group in wanted and (group in picked or option != shipped[group])]
     defaults = [{f"override /{group}": options[group]} for group in named]
     return {**({"defaults": defaults} if defaults else {}), **{name: value for name, value in own.items() if value != {}}}
 
@@ -53,7 +55,19 @@ def _wanted(config: Config) -> dict[str, Any]:
 
 def _wanted_part(values: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in values.items() if name not in LEFT_OUT}
+    if not kept["hardware"]["emulate"]:
+        del kept["hardware"]  # it is the card that the sweep was asked about, not one to run on
     return {**kept, "launch": {name: value for name, value in kept["launch"].items() if name in OF_LAUNCH}}
+
+
+def _at(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """The single value at a path of keys, nested; empty where there is none, as for a group's own name."""
+    name, *rest = path
+    value = values.get(name, {})
+    if isinstance(value, dict):
+        inner = _at(value, rest) if rest else {}
+        return {name: inner} if inner else {}
+    return {} if rest else {name: _literal(value)}
 
 
 def _options(wanted: Mapping[str, Any], picked: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from glmexp.sweep.report.trials import Trial
 from glmexp.sweep.report.wording import say
 from glmexp.trial.closing import printable
 
-BLUE, GREY, RED = "#1f6feb", "#8c959f", "#cf222e"
+BLUE, OCHRE, GREY, RED = "#1f6feb", "#bf8700", "#8c959f", "#cf222e"
 LONGEST_LABEL = 60
 
 
@@ -24,23 +24,47 @@ def all_of(content: Content) -> list[dict[str, Any]]:
 
 def pareto(content: Content) -> dict[str, Any] | None:
     """Memory against tokens/s, host memory as the colour where the GPU's is on the axis; None without a point."""
-    lang, front = content.lang, content.front
-    if not front.best:
+    lang, (best, beaten, left_out) = content.lang, placed(content)
+    if not (best or left_out):
         return None
-    traces = [_dots(front.best, content, say(lang, "front"), "circle", 11)]
-    traces[0] |= {"mode": "lines+markers", "line": {"shape": "hv", "color": BLUE, "width": 1}}
-    if front.beaten:
-        traces.append(_dots(front.beaten, content, say(lang, "dominated"), "circle-open", 9))
-    if content.recommended in (*front.best, *front.beaten) and content.recommended is not None:
+    traces = []
+    if left_out:
+        traces.append(_dots(left_out, content, left_out_name(content, lang), "x-thin-open", 8))
+        traces[-1]["marker"] = {"symbol": "x-thin-open", "size": 8, "color": GREY}
+    if best:
+        traces.append(_dots(best, content, say(lang, "front"), "circle", 11))
+        traces[-1] |= {"mode": "lines+markers", "line": {"shape": "hv", "color": BLUE, "width": 1}}
+    if beaten:
+        traces.append(_dots(beaten, content, say(lang, "dominated"), "circle-open", 9))
+    if content.recommended in (*best, *beaten) and content.recommended is not None:
         star = _dots([content.recommended], content, say(lang, "the recommended"), "star", 18)
         traces.append({**star, "marker": {"symbol": "star", "size": 18, "color": RED}})
     layout = _layout(f"{say(lang, axis_name(content.axis))} (GiB)", say(lang, "speed"))
     if content.axis == "host":
         layout["xaxis"]["rangemode"] = "normal"  # most of it is what any process takes
+    if content.limit_gib is not None:
+        layout["shapes"] = [_upright(content.limit_gib)]
     if any("coloraxis" in trace["marker"] for trace in traces):
         bar = {"title": {"text": say(lang, "host_gib"), "side": "right"}}
         layout["coloraxis"] = {"colorscale": "Viridis", "colorbar": bar}
     return {"id": "pareto", "data": traces, "layout": layout}
+
+
+def placed(content: Content) -> tuple[list[Trial], list[Trial], list[Trial]]:
+    """The plot's points: of the compared trials the front and the dominated, and those that were left out."""
+    out = [trial for trial in content.left_out if trial.speed is not None and memory_of(trial, content.axis) is not None]
+    best, beaten = ([trial for trial in part if trial not in out] for part in (content.front.best, content.front.beaten))
+    return best, beaten, out
+
+
+def left_out_name(content: Content, lang: Language) -> str:
+    return say(lang, "spoiled") if content.limit_gib is None else say(lang, "beyond", gib=content.limit_gib)
+
+
+def host_differs(trials: Sequence[Trial]) -> bool:
+    """Whether host memory is worth a colour: it differs by 0.1 GiB."""
+    host = [trial.host_gib for trial in trials if trial.host_gib is not None]
+    return bool(host) and max(host) - min(host) >= 0.1
 
 
 def knobs(content: Content) -> dict[str, Any] | None:
@@ -51,7 +75,20 @@ def knobs(content: Content) -> dict[str, Any] | None:
         return None
     traces = [
         _bars(shown, [effect.speed for effect in shown], say(lang, "speed"), BLUE, lang),
-        _bars(shown, [effect.memory for effect in shown], say(lang, axis_name(content.axis)), GREY, lang),
+        _bars(shown, [effect.memory for effect in shown], say(lang, axis_name(content.axis)), OCHRE, lang),
+    ]
+    # Bars have colours of their own each, so the legend has squares in their place.
+    traces += [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": trace["name"],
+            "x": [None],
+            "y": [trace["y"][0]],
+            "hoverinfo": "skip",
+            "marker": {"symbol": "square", "size": 12, "color": colour},
+        }
+        for trace, colour in zip(traces, (BLUE, OCHRE), strict=True)
     ]
     layout = _layout(say(lang, "percent"), "")
     layout |= {"barmode": "group", "height": 160 + 48 * len(shown)}
@@ -98,7 +135,7 @@ def _label(trial: Trial, swept: Sequence[str]) -> list[str]:
 def _dots(trials: Sequence[Trial], content: Content, name: str, symbol: str, size: int) -> dict[str, Any]:
     lang, axis = content.lang, content.axis
     marker: dict[str, Any] = {"symbol": symbol, "size": size, "color": BLUE}
-    if axis == "gpu" and any(trial.host_gib is not None for trial in trials):
+    if axis == "gpu" and host_differs(content.trials):
         marker |= {"color": [trial.host_gib for trial in trials], "coloraxis": "coloraxis"}
     host = ["" if trial.host_gib is None else f"{say(lang, 'host memory')} {trial.host_gib:.2f} GiB" for trial in trials]
     return {
@@ -115,7 +152,9 @@ def _dots(trials: Sequence[Trial], content: Content, name: str, symbol: str, siz
 
 
 def _bars(shown: Sequence[Effect], ratios: Sequence[Ratio | None], name: str, colour: str, lang: Language) -> dict[str, Any]:
-    """One bar a value of a knob, with a line over the range of its pairs."""
+    """One bar a value of a knob, with a line over the range of its pairs: grey if that includes no change, hatched if some of
+    the trials with this value have no pair.
+    """
     unset = say(lang, "not set")
     middle, low, high = (
         [None if ratio is None else round((getattr(ratio, part) - 1) * 100, 2) for ratio in ratios]
@@ -125,7 +164,11 @@ def _bars(shown: Sequence[Effect], ratios: Sequence[Ratio | None], name: str, co
         "type": "bar",
         "orientation": "h",
         "name": name,
-        "marker": {"color": colour},
+        "showlegend": False,
+        "marker": {
+            "color": [GREY if ratio is not None and ratio.low <= 1 <= ratio.high else colour for ratio in ratios],
+            "pattern": {"shape": ["/" if effect.partial else "" for effect in shown]},
+        },
         "y": [plain(f"{effect.key}={effect.value or unset}") for effect in shown],
         "x": middle,
         "error_x": {
@@ -141,6 +184,13 @@ def _bars(shown: Sequence[Effect], ratios: Sequence[Ratio | None], name: str, co
         ],
         "hovertemplate": "%{y}: %{x:+.1f} %<br>%{customdata}",
     }
+
+
+def _upright(x: float) -> dict[str, Any]:
+    """A line over the whole height, with its figure."""
+    label = {"text": f"{x:g} GiB", "textposition": "start", "font": {"color": RED}}
+    line = {"color": RED, "width": 1, "dash": "dash"}
+    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": line, "label": label}
 
 
 def _layout(x: str, y: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from glmexp.config.choices import Language
-from glmexp.sweep.report.answer import axis_name
+from glmexp.sweep.report.answer import axis_name, comma, state_name
 from glmexp.sweep.report.columns import Column, columns
 from glmexp.sweep.report.content import Content
 from glmexp.sweep.report.decision import OUTSIDE_GIB
@@ -24,6 +24,10 @@ from glmexp.sweep.report.wording import say
 from glmexp.trial.closing import printable
 
 PLOTLY = "package_data/plotly.min.js"
+LONGEST_CELL = 48
+"""Characters of a reason that are shown before it is opened."""
+END_OF_NAME = 9
+"""Characters of a trial's name that are always seen: those of its hash."""
 HEADINGS = {"pareto": "pareto", "knobs": "effects", "predicted": "predicted"}
 """Figure -> the key of its heading."""
 
@@ -44,8 +48,11 @@ def page(content: Content, steps: Sequence[str]) -> list[bytes]:
         f"<title>{title}</title>\n<style>{_asset('page.css')}</style></head>\n<body><main>\n<h1>{title}</h1>\n",
         *_answer(content, steps),
     ]
+    axis = say(lang, axis_name(content.axis))
     for figure in figures:
-        body.append(f'<h2>{text(say(lang, HEADINGS[figure["id"]]))}</h2>\n<div class="plot" id="{figure["id"]}"></div>\n')
+        body.append(
+            f'<h2>{text(say(lang, HEADINGS[figure["id"]], axis=axis))}</h2>\n<div class="plot" id="{figure["id"]}"></div>\n'
+        )
         if figure["id"] == "knobs":
             body += _effects(content)
     if content.trials:
@@ -93,19 +100,21 @@ def _paragraphs(lines: Sequence[str]) -> str:
 
 
 def _trials(content: Content) -> Iterator[str]:
-    lang, trials, shown = content.lang, content.trials, columns(content, full=True)
+    lang, trials, shown = content.lang, content.ranked, columns(content, full=True)
     states = dict.fromkeys(trial.state.value for trial in trials)
     chips = "".join(
-        f'<button class="chip {state}" data-state="{state}" aria-pressed="true">{state}</button>' for state in states
+        f'<button class="chip {state}" data-state="{state}" aria-pressed="true">{state_name(lang, state)}</button>'
+        for state in states
     )
     hints = [say(lang, "sort"), say(lang, "struck")]
     if content.axis == "gpu":
         hints.append(say(lang, "cards", outside=OUTSIDE_GIB))
+    count = text(say(lang, "shown", count="{}")).format(f'<span id="shown">{len(trials)}</span>')
     prompt = text(say(lang, "filter"))
     yield (
         f'<h2>{text(say(lang, "trials"))}</h2>\n<p class="hint">{text(" ".join(hints))}</p>\n'
         f'<div class="tools"><input id="filter" type="search" placeholder="{prompt}" aria-label="{prompt}">{chips}'
-        f'<span class="hint">{text(say(lang, "shown"))}: <span id="shown">{len(trials)}</span></span></div>\n'
+        f'<span class="hint">{count}</span></div>\n'
         '<div class="scroll"><table id="trials"><thead><tr>'
     )
     yield "".join(f'<th class="{_kind(column)}"><button>{text(column.title)}</button></th>' for column in shown)
@@ -113,7 +122,7 @@ def _trials(content: Content) -> Iterator[str]:
     beaten = {trial.name for trial in content.front.beaten}
     for trial in trials:
         classes = f"{'dominated' if trial.name in beaten else ''} {'recommended' if trial is content.recommended else ''}"
-        cells = "".join(_cell(column, trial) for column in shown)
+        cells = _name(trial) + "".join(_cell(column, trial) for column in shown[1:])
         yield f'<tr class="{classes.strip()}" data-state="{trial.state.value}">{cells}</tr>\n'
     yield "</tbody></table></div>\n"
 
@@ -122,10 +131,18 @@ def _kind(column: Column) -> str:
     return f"{'number' if column.numeric else ''} {'figure' if column.figure else ''}".strip()
 
 
+def _name(trial: Trial) -> str:
+    """The first cell. Its middle is cut by the style sheet, so that the text is whole to whoever filters or copies."""
+    start, end = trial.name[:-END_OF_NAME], trial.name[-END_OF_NAME:]
+    return f'<td title="{text(trial.name)}"><div class="name"><span>{text(start)}</span>{text(end)}</div></td>'
+
+
 def _cell(column: Column, trial: Trial) -> str:
-    first, _, more = column.text(trial).strip().partition("\n")
-    if more:
-        return f"<td><details><summary>{text(first)}</summary><pre>{text(more)}</pre></details></td>"
+    whole = column.text(trial).strip()
+    first, _, more = whole.partition("\n")
+    if more or len(first) > LONGEST_CELL:
+        rest = f"<pre>{text(more)}</pre>" if more else ""
+        return f'<td><details><summary title="{text(whole)}">{text(first)}</summary>{rest}</details></td>'
     order = column.order(trial) if column.order else None
     sort = "" if order is None else f' data-order="{order!r}"'
     return f'<td class="{_kind(column)}"{sort}>{text(first)}</td>'
@@ -162,5 +179,5 @@ def _lost(effect: Effect, lang: Language) -> str:
     """``3 of 8 (2 oom, 1 failed)``."""
     if not effect.lost:
         return ""
-    states = ", ".join(f"{count} {state}" for state, count in effect.lost.items())
+    states = comma(lang).join(f"{count} {state_name(lang, state)}" for state, count in effect.lost.items())
     return f"{say(lang, 'of', count=effect.lost.total(), all=effect.trials)} ({states})"

@@ -1,7 +1,7 @@
 """The files of the recommended trial: an experiment that runs as it is, and the DeepSpeed config for other programs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from glmexp.trial import record
 EXPERIMENT = "recommended.yaml"
 DS_CONFIG = "recommended_ds_config.json"
 HF_CONFIG = "recommended_ds_config.hf.json"
+LENGTH = "data.max_length"
 ALL = (EXPERIMENT, DS_CONFIG, HF_CONFIG)
 
 
-def write_recommended(trial: Trial | None, settings: Settings, folder: Path) -> dict[str, Any] | None:
+def write_recommended(trial: Trial | None, swept: Sequence[str], settings: Settings, folder: Path) -> dict[str, Any] | None:
     """Writes the three files, or removes what an earlier report recommended; returns the trial's DeepSpeed dict.
 
     Nothing is written while the same trial is recommended with the same figures. None without a trial, or if its own files are
@@ -36,10 +37,11 @@ def write_recommended(trial: Trial | None, settings: Settings, folder: Path) -> 
         _remove(folder)
         return None
     head = _head(trial, settings, folder)
+    chosen = [key for key in (*swept, LENGTH) if key in trial.values]
     if _starts_with(folder / EXPERIMENT, head) and all((folder / name).is_file() for name in ALL):
         return ds_config
     try:
-        content = experiment(load(folder / trial.name / record.CONFIG), trial.values)
+        content = experiment(load(folder / trial.name / record.CONFIG), trial.values, chosen)
     except (UserError, OmegaConfBaseException, OSError):
         _remove(folder)
         return None
@@ -63,11 +65,14 @@ def _head(trial: Trial, settings: Settings, folder: Path) -> str:
     limit = f", sweep.gpu_memory_gib={settings.gpu_memory_gib:g}" if settings.gpu_memory_gib else ""
     ranks = trial.result.world_size
     where = f"{ranks} rank{'s' if ranks != 1 else ''}" + (f" of {one_line(trial.device)}" if trial.device else "")
+    measured = LENGTH in trial.values and not trial.trained
+    length = f"# {LENGTH}={one_line(trial.values[LENGTH])} is that of the measurement: set yours\n" if measured else ""
     return (
         "# @package _global_\n"
         f"# Recommended by the sweep {one_line(folder.resolve().name)} for sweep.objective={settings.objective.value}{limit}:\n"
         f"# trial {trial.name} ({trial.state.value}), {figures(trial, Language.en)}, on {where}.\n"
         f"# Overrides: {one_line(' '.join(map(str, trial.result.overrides)))}\n"
+        f"{length}"
     )
 
 

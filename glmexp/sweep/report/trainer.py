@@ -2,7 +2,8 @@
 
 The word "auto" stands where the Trainer has an argument of its own, so that argument and file cannot contradict each other:
 ``dsconfig.table.trainer`` has the list. What was tuned, ZeRO's section above all, stays as it was measured. There is no
-``scheduler``: without one the Trainer makes its own, by --lr_scheduler_type.
+``scheduler``: without one the Trainer makes its own, by --lr_scheduler_type. The precision is the trial's and not "auto": the
+Trainer refuses to start under another one instead of training in it.
 """
 
 import copy
@@ -21,9 +22,6 @@ def for_trainer(ds_config: Mapping[str, Any]) -> dict[str, Any]:
     config |= dict.fromkeys(BATCH, AUTO)
     params = config.get("optimizer", {}).get("params", {})
     params |= {name: AUTO for name in OPTIMIZER if name in params}
-    for name in PRECISIONS:
-        # Both, as --bf16 and --fp16 decide; what the trial set besides has an effect under its own precision alone.
-        config[name] = {**config.get(name, {}), "enabled": AUTO}
     return config
 
 

@@ -8,13 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from glmexp.config.choices import Language, Objective
+from glmexp.config.choices import Language, Objective, Task
 from glmexp.sweep.jobs import OF_THE_SWEEP
 from glmexp.trial.record import CONFIG, RESULT, State
 from glmexp.trial.result import METRIC_NAMES, Result, read_result
 
 SETTINGS = "sweep.json"
 PLAN = "plan.json"
+LIMITS = ("launch.timeout_minutes", "launch.hang_minutes", "launch.collective_timeout_minutes")
 METRICS = tuple(dict.fromkeys((*METRIC_NAMES, "step_seconds_spread")))
 
 
@@ -47,6 +48,11 @@ class Trial:
     def complete(self) -> bool:
         return self.state is State.complete
 
+    @property
+    def trained(self) -> bool:
+        """Whether it was a whole training: its task is ``train``."""
+        return self.values.get("task") == Task.train.value
+
     @cached_property
     def metrics(self) -> dict[str, float | None]:
         """Every metric by name; None where it was not measured."""
@@ -57,6 +63,11 @@ class Trial:
     def speed(self) -> float | None:
         """Tokens/s over all ranks."""
         return self.metrics["tokens_per_second"]
+
+    @property
+    def loss(self) -> float | None:
+        """Of the last step, in nats a token; None too where it was not finite."""
+        return self.metrics["loss_last"]
 
     @property
     def gpu_gib(self) -> float | None:
@@ -141,9 +152,17 @@ def values_of(overrides: Sequence[str]) -> dict[str, str]:
 
 
 def swept_keys(values: Sequence[Mapping[str, str]]) -> list[str]:
-    """Keys that do not have the same value in all trials, in order of appearance; ``sweep.resume`` and its like are of none."""
-    keys = dict.fromkeys(key for one in values for key in one if key.split(".")[0] not in OF_THE_SWEEP)
+    """Keys that do not have the same value in all trials, in order of appearance.
+
+    ``sweep.resume`` and its like are of no trial, and a limit of time is not what a trial is about.
+    """
+    keys = dict.fromkeys(key for one in values for key in one if key.split(".")[0] not in OF_THE_SWEEP and key not in LIMITS)
     return [key for key in keys if len({one.get(key) for one in values}) > 1]
+
+
+def how_measured(values: Mapping[str, str]) -> dict[str, str]:
+    """The overrides that say how a trial was measured, not what it is."""
+    return {key: value for key, value in values.items() if key.startswith("measure.")}
 
 
 def number(value: Any) -> float | None:

@@ -14,7 +14,7 @@ WORDS: Mapping[str, Text] = {
     "plots": {"en": "Plots", "zh": "图"},
     "how": {"en": "How it was decided", "zh": "如何选出"},
     "effects": {"en": "Effect of each knob", "zh": "各参数的影响"},
-    "pareto": {"en": "Memory against speed", "zh": "内存与速度"},
+    "pareto": {"en": "{axis} against speed", "zh": "{axis}与速度"},
     "predicted": {"en": "Predicted beside measured", "zh": "预测与实测"},
     "count": {"en": "{count} trials: {states}", "zh": "共 {count} 次试验：{states}"},
     "one": {"en": "1 trial: {states}", "zh": "共 1 次试验：{states}"},
@@ -25,27 +25,57 @@ WORDS: Mapping[str, Text] = {
         "zh": "略去 {count} 次，result.json 无法读取：{names}",
     },
     "recommended": {"en": "Recommended: {trial} with {figures}.", "zh": "推荐：{trial}，{figures}。"},
-    "settings": {"en": "It sets {settings}.", "zh": "其设置：{settings}。"},
+    "settings": {"en": "It sets {settings}.", "zh": "所选设置：{settings}。"},
     "throughput": {
-        "en": "Objective throughput: the highest tokens/s of {fitting} complete trial(s){within}.",
-        "zh": "目标 throughput：{fitting} 次完成的试验中{within} tokens/s 最高者。",
+        "en": "Objective throughput: the highest tokens/s of {count} complete trial(s){within}.",
+        "zh": "目标 throughput：{count} 次完成的试验中{within} tokens/s 最高者。",
     },
     "memory": {
-        "en": "Objective memory: the lowest {axis} peak of {fitting} complete trial(s){within}.",
-        "zh": "目标 memory：{fitting} 次完成的试验中{within}{axis}峰值最低者。",
+        "en": "Objective memory: the lowest {axis} peak of {count} complete trial(s){within}.",
+        "zh": "目标 memory：{count} 次完成的试验中{within}{axis}峰值最低者。",
+    },
+    "by loss": {
+        "en": "What was swept ({keys}) changes neither speed nor memory: "
+        "the lowest last loss of {count} complete trial(s){within}.",
+        "zh": "所扫描的 {keys} 不影响速度与内存：{count} 次完成的试验中{within}最后 loss 最低者。",
+    },
+    "lowest loss": {
+        "en": "Speed says nothing about {keys}: the lowest last loss is {loss:.4f}, of {trial}.",
+        "zh": "速度不能说明 {keys} 的好坏：最后 loss 最低的是 {trial}，{loss:.4f}。",
+    },
+    "left out": {"en": "{count} left out: {why}.", "zh": "略去 {count} 次：{why}。"},
+    "exploded": {
+        "en": "the loss ended more than {nats:g} nat above its start in {names}",
+        "zh": "最后 loss 比开始时高出 {nats:g} 以上：{names}",
+    },
+    "idle": {"en": "more than {share:.0%} of the steps were skipped in {names}", "zh": "跳过的步数超过 {share:.0%}：{names}"},
+    "all ruined": {
+        "en": "No training went well: each skipped more than {share:.0%} of its steps, or its loss ended more than "
+        "{nats:g} above its start. This one skipped the fewest; do not train with it.",
+        "zh": "没有一次训练正常：都跳过了超过 {share:.0%} 的步数，或最后 loss 比开始时高出 {nats:g} 以上。"
+        "此项跳过最少，请勿用于训练。",
+    },
+    "otherwise": {
+        "en": "Measured otherwise ({keys}) than this one, as in another session: {count} of them; compare with care.",
+        "zh": "其中 {count} 次的测量设置与此项不同（{keys}），例如来自另一次运行：比较时请留意。",
     },
     "within": {
         "en": " that fit {gib:g} GiB (peak with cached blocks, and {outside:g} GiB for the CUDA context and the like)",
         "zh": "能放入 {gib:g} GiB（峰值含缓存块，另加 CUDA 上下文等 {outside:g} GiB）且",
     },
+    "near": {
+        "en": "{trial} has {speed:,.0f} tokens/s, within the error of both; more {steps} tell them apart.",
+        "zh": "{trial} 为 {speed:,.0f} tokens/s，二者之差在测量误差内；增大 {steps} 才能分辨。",
+    },
     "tie": {
-        "en": "{count} of them are equally fast within the measurement's error; this one has the lowest memory peak.",
-        "zh": "其中 {count} 次在测量误差内同样快，此项内存峰值最低。",
+        "en": "Of {count} that are equally fast, this one has the lowest memory peak.",
+        "zh": "{count} 次同样快，此项内存峰值最低。",
     },
     "tie of skipped": {
-        "en": "{count} of them are equally fast within the measurement's error; this one skipped the fewest steps.",
-        "zh": "其中 {count} 次在测量误差内同样快，此项跳过的步数最少。",
+        "en": "Of {count} that are equally fast, this one skipped the fewest steps.",
+        "zh": "{count} 次同样快，此项跳过的步数最少。",
     },
+    "tie of loss": {"en": "{count} of them have this last loss.", "zh": "其中 {count} 次的最后 loss 相同。"},
     "no limit on host": {
         "en": "No GPU memory was measured, so host memory is compared and sweep.gpu_memory_gib={gib:g} is not applied.",
         "zh": "没有测得显存，因此比较主机内存，sweep.gpu_memory_gib={gib:g} 不起作用。",
@@ -95,7 +125,7 @@ WORDS: Mapping[str, Text] = {
     },
     "struck": {
         "en": "Figures are struck out where another trial is no slower, takes no more memory, and is better in one of the two.",
-        "zh": "数字带删除线：另有试验不更慢、内存不更多，且至少一项更好。",
+        "zh": "数字带删除线：存在另一试验，速度不低、内存不多，且至少一项更好。",
     },
     "cards": {
         "en": "Fits: the peak with cached blocks and {outside:g} GiB for the CUDA context and the like are within the card; "
@@ -103,8 +133,9 @@ WORDS: Mapping[str, Text] = {
         "zh": "能否放入：峰值（含缓存块）加 CUDA 上下文等 {outside:g} GiB 不超过该卡；紧张：不含缓存块时才放得下。",
     },
     "paired": {
-        "en": "Ratios between trials that differ in this knob alone: the geometric mean, and the range over the pairs.",
-        "zh": "只比较仅此参数不同的试验：几何平均，括号内为各对的范围。",
+        "en": "Ratios between trials that differ in this knob alone: the geometric mean, and the range over the pairs. "
+        "Grey bars: the range includes no change. Hatched: some trials with this value have no other one to compare.",
+        "zh": "只比较仅此参数不同的试验：几何平均，括号内为各对的范围。灰色：范围包含不变。斜线：部分试验没有可比的另一次。",
     },
     "pairless": {"en": "no pair", "zh": "无可比的一对"},
     "knob": {"en": "knob", "zh": "参数"},
@@ -123,6 +154,7 @@ WORDS: Mapping[str, Text] = {
     "reserved": {"en": "with cached blocks", "zh": "含缓存块"},
     "host_gib": {"en": "host GiB", "zh": "主机内存 GiB"},
     "loss": {"en": "last loss", "zh": "最后 loss"},
+    "skipped_steps": {"en": "skipped steps", "zh": "跳过步数"},
     "mfu": {"en": "MFU", "zh": "MFU"},
     "ranks": {"en": "ranks", "zh": "rank 数"},
     "predicted_gib": {"en": "predicted GPU GiB", "zh": "预测显存 GiB"},
@@ -131,16 +163,28 @@ WORDS: Mapping[str, Text] = {
     "yes": {"en": "yes", "zh": "能"},
     "tight": {"en": "tight", "zh": "紧张"},
     "no": {"en": "no", "zh": "不能"},
+    "complete": {"en": "complete", "zh": "完成"},
+    "invalid": {"en": "invalid", "zh": "无效"},
+    "skipped": {"en": "skipped", "zh": "略过"},
+    "oom": {"en": "oom", "zh": "显存不足"},
+    "oom_host": {"en": "oom_host", "zh": "主机内存不足"},
+    "diverged": {"en": "diverged", "zh": "发散"},
+    "timeout": {"en": "timeout", "zh": "超时"},
+    "interrupted": {"en": "interrupted", "zh": "被中断"},
+    "killed": {"en": "killed", "zh": "被强制结束"},
+    "failed": {"en": "failed", "zh": "失败"},
     "GPU memory": {"en": "GPU memory", "zh": "显存"},
     "host memory": {"en": "host memory", "zh": "主机内存"},
     "front": {"en": "Pareto front", "zh": "帕累托前沿"},
     "dominated": {"en": "dominated", "zh": "被支配"},
+    "beyond": {"en": "more than {gib:g} GiB, or a ruined training", "zh": "超出 {gib:g} GiB，或训练失常"},
+    "spoiled": {"en": "ruined training", "zh": "训练失常"},
     "the recommended": {"en": "recommended", "zh": "推荐"},
     "measured": {"en": "measured", "zh": "实测"},
     "equal": {"en": "equal", "zh": "相等"},
     "percent": {"en": "change in %", "zh": "变化（%）"},
     "filter": {"en": "Filter: words that a row must hold", "zh": "筛选：行中须含的词"},
-    "shown": {"en": "rows shown", "zh": "显示的行"},
+    "shown": {"en": "{count} rows shown", "zh": "显示 {count} 行"},
     "sort": {
         "en": "Click a column's head to sort by it, a state to hide its rows.",
         "zh": "点击表头排序，点击状态隐藏相应的行。",

@@ -154,8 +154,10 @@ def test_the_figures_are_read_back_as_they_were_meant(swept):
     text = (swept[0] / "report.html").read_text(encoding="utf-8")
     figures = json.loads(text.partition('id="figures">')[2].partition("</script>")[0])
     assert [figure["id"] for figure in figures] == ["pareto", "knobs", "predicted"]
-    front, beaten, star = figures[0]["data"]
-    assert len(front["x"]) + len(beaten["x"]) == 53
+    beyond, front, beaten, star = figures[0]["data"]
+    assert [len(trace["x"]) for trace in (beyond, front, beaten)] == [26, 7, 20]
+    assert min(beyond["x"]) * 1.1 + 1.5 > 80 >= max(front["x"] + beaten["x"]) * 1.1 + 1.5
+    assert figures[0]["layout"]["shapes"][0]["x0"] == 80
     assert star["x"] == [53.8]
     assert front["x"] == sorted(front["x"])
     assert front["y"] == sorted(front["y"]), "more memory must pay"

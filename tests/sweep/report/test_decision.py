@@ -57,16 +57,85 @@ def test_equally_fast_within_the_error_takes_the_smaller_one():
     choice = decide([FAST, near, behind], Settings())
     assert choice.trial is near
     assert choice.tied == [FAST, near]
-    assert "2 of them are equally fast" in " ".join(answer(Trials([FAST, near, behind], [], [], 0), choice, Settings()).how)
+    how = " ".join(answer(Trials([FAST, near, behind], [], [], 0), choice, Settings()).how)
+    assert "fast has 1,000 tokens/s, within the error of both; more measure.steps tell them apart." in how
+    assert "Of 2 that are equally fast, this one has the lowest memory peak." in how
     assert decide([FAST, trial("near", **measured(995, 20.0, spread=1e-4))], Settings()).trial is FAST
 
 
 def test_equally_fast_takes_the_one_that_skipped_fewest_steps():
-    skipping = trial("skipping", **{**measured(1000, 20.0, spread=0.05), "skipped_steps": 9})
-    steady = trial("steady", **{**measured(995, 30.0, spread=0.05), "skipped_steps": 1})
+    skipping = trial("skipping", **{**measured(1000, 20.0, spread=0.05), "skipped_steps": 1})
+    steady = trial("steady", **measured(995, 30.0, spread=0.05))
     choice = decide([skipping, steady], Settings())
     assert choice.trial is steady
     assert "skipped the fewest steps" in " ".join(answer(Trials([skipping, steady], [], [], 0), choice, Settings()).how)
+
+
+def test_a_tie_has_an_end():
+    noisy = trial("noisy", **measured(950, 20.0, spread=0.9))
+    choice = decide([FAST, noisy], Settings())
+    assert choice.trial is FAST
+    assert choice.rival is noisy, "it is told that the error covers it"
+    assert not [line for line in answer(Trials([FAST, noisy], [], [], 0), choice, Settings()).how if "equally" in line]
+
+
+@pytest.mark.parametrize(("host", "chosen"), [(3.9, "fast"), (3.7, "near")])
+def test_host_memory_has_to_differ_to_break_a_tie(host, chosen):
+    fast, near = trial("fast", **measured(1000, host=4.0)), trial("near", **measured(999, host=host, spread=0.05))
+    assert decide([near, fast], Settings()).trial.name == chosen
+
+
+def trained(name, first, last, speed=100, lr="1", **more):
+    made = trial(name, **measured(speed, 10.0, loss_first=first, loss_last=last, **more))
+    return Trial(name, made.result, {"task": "train", "optimizer.lr": lr, "zero": name}, None)
+
+
+def how(trials, swept, settings=None):
+    settings = settings or Settings()
+    choice = decide(trials, settings, swept)
+    return choice.trial.name, " ".join(answer(Trials(trials, swept, [], 0), choice, settings).how)
+
+
+@pytest.mark.parametrize("last", [9.1, None])
+def test_a_training_whose_loss_exploded_is_left_out(last):
+    trials = [trained("well", 8.0, 7.0), trained("up", 8.0, last, speed=900), trained("noise", 8.0, 8.9, speed=50)]
+    name, said = how(trials, ["zero"])
+    assert name == "well"
+    assert "1 left out: the loss ended more than 1 nat above its start in up." in said
+    assert how([trial("up", **measured(900, 10.0, loss_first=7.0, loss_last=9.0))], [])[0] == "up", "random tokens"
+
+
+def test_a_training_that_skipped_its_steps_is_left_out():
+    steady, idle = trial("steady", **measured(100, 10.0) | {"skipped_steps": 1}), trial("idle", **measured(900, 10.0))
+    idle.metrics["skipped_steps"] = 2
+    name, said = how([steady, idle], [])
+    assert name == "steady", "a tenth is allowed"
+    assert "1 left out: more than 10% of the steps were skipped in idle (20%)." in said
+    worse = trial("worse", **measured(950, 10.0) | {"skipped_steps": 9})
+    name, said = how([worse, idle], [])
+    assert name == "idle"
+    assert "No training went well" in said
+    assert [one.name for one in decide([worse, idle], Settings()).compared] == ["idle"]
+
+
+def test_where_only_the_learning_differs_the_loss_decides():
+    trials = [trained("a", 8.0, 5.0, 900, "1"), trained("b", 8.0, 3.0, 100, "2"), trained("c", 8.0, 3.5, 950, "3")]
+    name, said = how(trials, ["optimizer.lr"])
+    assert name == "b"
+    assert "What was swept (optimizer.lr) changes neither speed nor memory: the lowest last loss of 3" in said
+    name, said = how(trials, ["optimizer.lr", "zero"])
+    assert name == "c"
+    assert "Speed says nothing about optimizer.lr: the lowest last loss is 3.0000, of b." in said
+    assert how(trials, [])[0] == "c"
+
+
+def test_trials_that_were_measured_otherwise_are_told():
+    longer = Trial("longer", SMALL.result, {"zero": "1", "measure.steps": "20"}, None)
+    name, said = how([Trial("fast", FAST.result, {"zero": "2"}, None), longer], ["zero", "measure.steps"])
+    assert name == "fast"
+    assert "Measured otherwise (measure.steps) than this one, as in another session: 1 of them" in said
+    alone = Trials([longer], ["zero", "measure.steps"], [], 0)
+    assert answer(alone, decide([longer], Settings()), Settings()).sentences[1] == "It sets zero=1."
 
 
 def test_equally_small_takes_the_faster_one():
@@ -124,7 +193,7 @@ def test_all_out_of_memory():
 
 
 def test_all_failed_points_at_the_reason():
-    text = told([trial("twin", State.skipped, "as another"), trial("a", State.failed, "no such\nfile")], Settings())
+    text = told([trial("twin", State.skipped, "as another"), trial("a", State.failed, "no such file\nmore of it")], Settings())
     assert text == "No trial is complete, so nothing is recommended. Next: read why a is failed: no such file"
 
 

@@ -24,6 +24,7 @@ MIXES = [
     ["+deepspeed.zero_optimization.sub_group_size=1e8", "+deepspeed.new_key=[1,2]", "lint.allow=[new_key]", "zero=stage3"],
     ["model=auto", "model.path='/模型'", "data.path='/tmp/数据, a=b #1.jsonl'", "data.columns.prompt='问: 题'"],
     ["launch.ranks=2", "launch.device=cpu", "launch.timeout_minutes=3", "hardware=rtx4090", "comm=ulysses", "zero=stage3"],
+    ["hardware=h100", "hardware.emulate=true", "hardware.gpu_memory_gib=30"],
     ["method=lora", "method.target_modules=[query_key_value,dense]", "data.path='/tmp/1e-5'", "model.revision='0123'"],
     ["task=train", "lang=zh", "tracker=wandb", "tracker.project=mine", "sweep.objective=memory", "measure.steps=2"],
 ]  # fmt: skip
@@ -47,6 +48,8 @@ def composed(tmp_path_factory):
 
 def trained(config):
     values = {name: value for name, value in to_values(config).items() if name not in LEFT_OUT}
+    if not config.hardware.emulate:
+        del values["hardware"]
     return {**values, "launch": {name: values["launch"][name] for name in OF_LAUNCH}}
 
 
@@ -91,6 +94,15 @@ def test_it_names_the_options_that_were_picked_and_is_short(composed, tmp_path):
         "defaults": [{"override /model": "tiny"}, {"override /zero": "stage2"}, {"override /offload": "cpu"}],
         "batch": {"micro": 4},
     }
+
+
+def test_what_was_swept_is_written_even_if_it_is_the_default(composed):
+    overrides = ["task=measure", "zero=stage2", "batch.micro=2", "data.max_length=64", "hardware=rtx4090"]
+    kept = ["zero", "batch.micro", "data.max_length", "train.no_such", "no.such.key", "batch"]
+    config = composed(*overrides)
+    assert experiment(config, values_of(overrides), kept) == {
+        "defaults": [{"override /zero": "stage2"}], "batch": {"micro": config.batch.micro}, "data": {"max_length": 64},
+    }  # fmt: skip
 
 
 def test_an_option_is_found_where_none_was_named(composed, tmp_path):

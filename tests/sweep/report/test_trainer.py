@@ -28,7 +28,7 @@ def test_the_trainer_fills_in_the_trials_own_numbers(overrides, tmp_path, monkey
 
     ds_config = build(compose(overrides).config, Machine(1, "gpu"))
     made = for_trainer(ds_config)
-    assert not [finding for finding in lint(made, Situation(reader="hf")) if finding.severity is Severity.error]
+    assert clean(made)
 
     path = tmp_path / "hf.json"
     path.write_text(json.dumps(made))
@@ -38,10 +38,36 @@ def test_the_trainer_fills_in_the_trials_own_numbers(overrides, tmp_path, monkey
     filled = HfTrainerDeepSpeedConfig(str(path))
     filled.trainer_config_process(given)
     filled.trainer_config_finalize(given, None, 100)
-    for precision in ("bf16", "fp16"):
-        if precision not in ds_config:
-            assert filled.config.pop(precision) == {"enabled": False}
     assert filled.config == ds_config
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
+def test_our_linter_finds_nothing_to_say_against_it(stage, precision):
+    if (stage, precision) == (0, "fp16"):
+        pytest.skip("refused: DeepSpeed scales it wrongly")
+    ds_config = build(compose([f"zero=stage{stage}", f"precision={precision}"]).config, Machine(1, "gpu"))
+    made = for_trainer(ds_config)
+    assert clean(made)
+    assert {name for name in ("bf16", "fp16") if name in made} == {precision} - {"fp32"}
+
+
+def clean(made):
+    return not [finding for finding in lint(made, Situation(reader="hf")) if finding.severity is not Severity.info]
+
+
+def test_the_trainer_refuses_another_precision(tmp_path, monkeypatch):
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    from transformers import TrainingArguments
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+    path = tmp_path / "hf.json"
+    path.write_text(json.dumps(for_trainer(build(compose(["zero=stage2"]).config, Machine(1, "gpu")))))
+    given = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    filled = HfTrainerDeepSpeedConfig(str(path))
+    filled.trainer_config_process(given)
+    with pytest.raises(ValueError, match=r"bf16\.enabled=True vs hf bf16"):
+        filled.trainer_config_finalize(given, None, 100)
 
 
 def test_what_was_tuned_stays():
