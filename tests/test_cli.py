@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from glmexp.config.choices import MeasureSamples, Objective, Order, Retry, Search
+
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2")
 
 
@@ -135,6 +137,16 @@ def test_help_names_the_verbs(glmexp):
     ran = glmexp("--help")
     assert ran.code == 0
     assert all(word in ran.out for word in ("train", "check", "preview", "zero: stage0, stage1, stage2, stage3"))
+
+
+def test_help_has_the_values_of_a_sweeps_settings(glmexp):
+    _, _, told = glmexp("--help").out.partition("\nSweeps: ")
+    told, _, _ = told.partition("\nFields, ")
+    assert {f"sweep.{field}" for field in ("name", "resume", "retry", "slots", "order", "search", "objective")} <= set(
+        re.findall(r"sweep\.\w+", told)
+    )
+    for kind in (Order, Search, Objective, Retry, MeasureSamples):
+        assert {value.value for value in kind} <= set(re.findall(r"\w+", told)), kind
 
 
 def test_help_of_a_verb_that_only_shows_something(glmexp):

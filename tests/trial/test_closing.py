@@ -68,6 +68,8 @@ def test_what_was_not_measured_has_no_row(tmp_path: Path) -> None:
     assert table(tmp_path, metrics={**nothing, "host_peak_gib": 1.0})["memory"] == "host 1.0 GiB"
     assert table(tmp_path, metrics={**nothing, "loss_last": 2.0})["loss"] == "2.0000"
     assert table(tmp_path, metrics={**nothing, "loss_first": 0.0, "loss_last": 2.0})["loss"] == "0.0000 -> 2.0000"
+    assert table(tmp_path, metrics={**nothing, "loss_first": 0.2, "loss_last": 2.0})["loss"] == "0.2000 -> 2.0000 (+900 %)"
+    assert table(tmp_path, metrics={**nothing, "loss_first": 1e-4, "loss_last": 2.0})["loss"] == "0.0001 -> 2.0000"
     assert table(tmp_path, metrics={**nothing, "steps": 3, "skipped_steps": 0})["steps"] == "3"
 
 

@@ -88,6 +88,13 @@ def test_the_last_step_is_told_when_it_comes_with_the_next_phase() -> None:
     ]
 
 
+def test_one_step_is_one_step() -> None:
+    file = StringIO()
+    with ProgressView(1, Console(file=file), clock=Clock()) as view:
+        view.update([rank(Phase.training, 1, 1)], [step(1)])
+    assert lines_of(file)[0] == "training: 1 step"
+
+
 def test_a_run_that_is_over_at_the_first_look_shows_its_steps() -> None:
     file = StringIO()
     with ProgressView(None, Console(file=file), clock=Clock()) as view:
