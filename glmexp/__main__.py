@@ -129,6 +129,10 @@ def run(arguments: Sequence[str], outer: Outer | None) -> int:
             override.startswith("sweep=")
             for override in overrides  # a preset is a multirun by itself
         )
+        if sweeping and "hydra.mode=RUN" in overrides:
+            raise UserError(
+                "hydra.mode=RUN and a sweep contradict each other; leave out hydra.mode=RUN, or --multirun and sweep=..."
+            )
         if outer is not None and sweeping:
             raise UserError(refusal_of_multirun(outer))
         if verb is None and sweeping and not any(override.lstrip("+").startswith("task=") for override in overrides):

@@ -9,10 +9,10 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from glmexp.config.compose import VERSION_BASE, conf_dir, from_composition, register
+from glmexp.config.compose import VERSION_BASE, as_written, conf_dir, from_composition, register
 from glmexp.config.errors import UserError
 from glmexp.config.wording import from_hydra
 from glmexp.dsconfig.convert import Expanded
@@ -64,7 +64,7 @@ def run_one(task: DictConfig, node: DictConfig, expanded: Expanded) -> int:
     from glmexp.trial.tasks import run_task
 
     folder = Path(node.runtime.output_dir)
-    overrides = [str(text) for text in OmegaConf.to_container(node.overrides.task, resolve=False)]  # type: ignore[union-attr]
+    overrides = as_written(node.overrides.task)
     try:
         composed = from_composition(task, node)
         return run_task(replace(composed, sources=expanded.relabel(composed.sources)), folder, overrides)

@@ -76,14 +76,20 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> Composed
 def from_composition(task: DictConfig, hydra: DictConfig) -> Composed:
     """The typed configuration of what Hydra composed; ``hydra`` is Hydra's own node. Raises UserError."""
     experiment = _experiment_leaves(hydra)
-    # Unresolved: an override such as data.path=${oc.env:HOME}/x would be interpolated when the list is read.
-    overrides = [str(text) for text in OmegaConf.to_container(hydra.overrides.task, resolve=False)]  # type: ignore[union-attr]
+    overrides = as_written(hydra.overrides.task)
     _refuse_shadowed_choices(overrides, hydra.runtime.choices, experiment)
     values = _resolve(task)
     config = from_composed(task, absolute_paths(values))
     sources = _sources(values, overrides, hydra.runtime.choices, experiment)
     check_sources(config, sources)
     return Composed(config, sources)
+
+
+def as_written(overrides: ListConfig) -> list[str]:
+    """Hydra's list of overrides: one such as data.path=${oc.env:HOME}/x would be interpolated when the list is read."""
+    content = OmegaConf.to_container(overrides, resolve=False)
+    assert isinstance(content, list)
+    return [str(text) for text in content]
 
 
 def check_overrides(overrides: Sequence[str]) -> None:

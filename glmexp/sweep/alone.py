@@ -7,9 +7,10 @@ process the launcher runs this.
 import os
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from glmexp.config.choices import Retry
+from glmexp.config.compose import as_written
 from glmexp.sweep.ending import objective_value, rebuild
 from glmexp.sweep.execute import Surroundings, execute, outline
 from glmexp.sweep.folder import SweepFolder, claimed
@@ -35,9 +36,15 @@ def run_alone(task: DictConfig, node: DictConfig) -> float:
     """
     follow_parent()
     folder = SweepFolder(Path(node.sweep.dir).absolute())
-    overrides = [str(text) for text in OmegaConf.to_container(node.overrides.task, resolve=False)]  # type: ignore[union-attr]
     swept = folder.settings().get("swept", [])
-    asked = job(int(node.job.num), overrides, swept, lambda _: current().compose(task, node), probe(os.environ), slots=1)
+    asked = job(
+        int(node.job.num),
+        as_written(node.overrides.task),
+        swept,
+        lambda _: current().compose(task, node),
+        probe(os.environ),
+        slots=1,
+    )
     result = decide(asked, folder)
     reason = f": {result.reason.splitlines()[0]}" if result.reason else ""
     print(printable(f"{asked.name}: {result.state.value}{reason}"), flush=True)

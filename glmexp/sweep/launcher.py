@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus, setup_globals
 from omegaconf import DictConfig
 
 from glmexp.config.choices import Objective, Search, Task
-from glmexp.config.compose import SWEEPER, Composed
+from glmexp.config.compose import SWEEPER, Composed, as_written
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
+from glmexp.sweep.callback import folder_given
 from glmexp.sweep.earlier import not_of_this_grid
 from glmexp.sweep.ending import conclude, counted, objective_value, why_stopped
 from glmexp.sweep.folder import SweepFolder
@@ -45,6 +47,8 @@ def launch(loader: ConfigLoader, master: DictConfig, job_overrides: Sequence[Seq
     if session.signal is not None:  # a further batch of the sweeper, after Ctrl-C
         return []
     try:
+        if not job_overrides:
+            refuse_no_values(loader, as_written(master.hydra.overrides.task))
         sweep = Sweep(loader, master, job_overrides, first, session.folder)
         sweep.run()
     except UserError as error:
@@ -133,8 +137,7 @@ class Sweep:
 
     def why_stopped(self, loop: Loop, signals: Signals) -> str:
         left = None if self.total is None else len(self.grid.jobs) - len(loop.results) - loop.skipped
-        named = any(text.startswith("hydra.sweep.dir=") for text in self.master.hydra.overrides.hydra)
-        which = "" if named else f"hydra.sweep.dir={os.path.relpath(self.folder.path)} "
+        which = "" if folder_given(self.master.hydra) else f"hydra.sweep.dir={os.path.relpath(self.folder.path)} "
         number = signals.received[0] if signals.received else None
         budget = self.master.sweep.time_budget_minutes
         return why_stopped(number, budget, left, len(self.grid.made), f"{which}sweep.resume=true")
@@ -147,9 +150,8 @@ class Sweep:
 
     @property
     def whole(self) -> bool:
-        """Whether this batch is the whole sweep: another sweeper, or ``max_batch_size``, makes several."""
-        sweeper = self.master.hydra.sweeper
-        return sweeper["_target_"] == SWEEPER and sweeper.max_batch_size is None
+        """Whether this batch is the whole sweep: another sweeper makes several."""
+        return bool(self.master.hydra.sweeper["_target_"] == SWEEPER)
 
     @property
     def total(self) -> int | None:
@@ -199,6 +201,16 @@ def refuse_if_none_can_run(made: Sequence[Job | Invalid]) -> None:
     reason = reasons.pop() if len(reasons) == 1 else None
     if reason is not None:
         raise UserError(reason if len(made) == 1 else f"{reason}\nall {len(made)} trials are refused for this reason")
+
+
+def refuse_no_values(loader: ConfigLoader, overrides: Sequence[str]) -> None:
+    """Raises UserError for a grid without trials, by the override that comes to no value."""
+    for item in OverridesParser.create(config_loader=loader).parse_overrides(list(overrides)):
+        if item.is_discrete_sweep() and not list(item.sweep_string_iterator()):
+            raise UserError(
+                f"{item.input_line} comes to no value, so there is no trial\ngive values, or the names of options that exist"
+            )
+    raise UserError("the overrides come to no trial\ngive at least one value for each key")
 
 
 def refuse_swept_settings(swept: Sequence[str]) -> None:

@@ -5,15 +5,14 @@ from dataclasses import dataclass, replace
 from omegaconf import DictConfig
 
 from glmexp.config.compose import Composed, from_composition
-from glmexp.config.errors import UserError
 from glmexp.dsconfig.convert import Expanded
 from glmexp.sweep.folder import SweepFolder
 
 
 class SweepRefusedError(BaseException):
-    """A user's error found before the first trial; Hydra turns plain exceptions of a callback into warnings."""
+    """What went wrong before the first trial; Hydra turns plain exceptions of a callback into warnings."""
 
-    def __init__(self, error: UserError) -> None:
+    def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
 

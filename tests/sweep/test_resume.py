@@ -70,14 +70,6 @@ def test_twins_run_once_in_whichever_order(tmp_path):
     assert sweep.states == {"complete": 2, "skipped": 2}
 
 
-def test_batches_of_hydras_sweeper(tmp_path):
-    sweep = Sweep(tmp_path, "train.seed=1,2,3", "task=check", "hydra.sweeper.max_batch_size=2")
-    code, said = sweep.run()
-    assert code == 0, said
-    assert sweep.states == {"complete": 3}
-    assert sorted(name[:7] for name in sweep.results) == ["seed-1-", "seed-2-", "seed-3-"]
-
-
 def test_names_paths_and_lists(tmp_path):
     """Trials have names that can be pasted as overrides, paths are those of the folder of the call, [a,b] is one value."""
     for folder in ("a=b, [c] é", "b"):

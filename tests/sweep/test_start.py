@@ -13,6 +13,7 @@ from tests.sweep.sweeps import Sweep, ended
         (["sweep.slots=0", "sweep.time_budget_minutes=-1"], ["sweep.slots=0: must be", "sweep.time_budget_minutes=-1"]),
         (["sweep.gpu_memory_gib=${oc.env:NOWHERE_SET}"], ["NOWHERE_SET"]),
         (["zero=stage0", "offload=cpu"], ["offload=cpu needs", "all 3 trials"]),
+        (["hydra.mode=RUN"], ["hydra.mode=RUN and a sweep"]),
         (["data.path=absent.jsonl"], ["absent.jsonl is not there", "all 3 trials"]),
     ],
 )
