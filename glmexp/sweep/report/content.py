@@ -7,7 +7,7 @@ from pathlib import Path
 
 from glmexp.config.choices import Language, MeasureSamples, Task
 from glmexp.sweep.report.answer import Answer, answer
-from glmexp.sweep.report.decision import Axis, Front, decide, is_ruined, pareto
+from glmexp.sweep.report.decision import Axis, Front, decide, is_ruined, pareto, speedless
 from glmexp.sweep.report.effects import Effect, effects
 from glmexp.sweep.report.trials import Settings, Trial, read_trials
 from glmexp.trial.record import CONFIG
@@ -45,7 +45,8 @@ def gather(folder: Path, settings: Settings) -> Content:
     trials = read_trials(folder)
     choice = decide(trials.ended, settings, trials.swept)
     sound = [trial for trial in trials.ended if trial in choice.compared or not is_ruined(trial)]
-    knobs = [key for key in trials.swept if not key.startswith("measure.")]
+    # How it was measured is no knob, and a speed that differs by the learning rate is noise.
+    knobs = [key for key in trials.swept if not key.startswith("measure.") and not speedless(key)]
     return Content(
         name=folder.resolve().name,
         lang=settings.lang,

@@ -28,14 +28,14 @@ def pareto(content: Content) -> dict[str, Any] | None:
     if not (best or left_out):
         return None
     traces = []
-    if left_out:
-        traces.append(_dots(left_out, content, left_out_name(content, lang), "x-thin-open", 8))
-        traces[-1]["marker"] = {"symbol": "x-thin-open", "size": 8, "color": GREY}
     if best:
         traces.append(_dots(best, content, say(lang, "front"), "circle", 11))
         traces[-1] |= {"mode": "lines+markers", "line": {"shape": "hv", "color": BLUE, "width": 1}}
     if beaten:
         traces.append(_dots(beaten, content, say(lang, "dominated"), "circle-open", 9))
+    if left_out:
+        traces.append(_dots(left_out, content, left_out_name(content, lang), "x-thin-open", 8))
+        traces[-1]["marker"] = {"symbol": "x-thin-open", "size": 8, "color": GREY}
     if content.recommended in (*best, *beaten) and content.recommended is not None:
         star = _dots([content.recommended], content, say(lang, "the recommended"), "star", 18)
         traces.append({**star, "marker": {"symbol": "star", "size": 18, "color": RED}})
@@ -167,7 +167,7 @@ def _bars(shown: Sequence[Effect], ratios: Sequence[Ratio | None], name: str, co
         "showlegend": False,
         "marker": {
             "color": [GREY if ratio is not None and ratio.low <= 1 <= ratio.high else colour for ratio in ratios],
-            "pattern": {"shape": ["/" if effect.partial else "" for effect in shown]},
+            "pattern": {"shape": ["/" if effect.partial else "" for effect in shown], "fillmode": "overlay", "fgcolor": "#fff"},
         },
         "y": [plain(f"{effect.key}={effect.value or unset}") for effect in shown],
         "x": middle,
@@ -188,7 +188,7 @@ def _bars(shown: Sequence[Effect], ratios: Sequence[Ratio | None], name: str, co
 
 def _upright(x: float) -> dict[str, Any]:
     """A line over the whole height, with its figure."""
-    label = {"text": f"{x:g} GiB", "textposition": "start", "font": {"color": RED}}
+    label = {"text": f"{x:g} GiB", "textposition": "end", "font": {"color": RED}}
     line = {"color": RED, "width": 1, "dash": "dash"}
     return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": line, "label": label}
 

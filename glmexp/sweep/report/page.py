@@ -180,4 +180,4 @@ def _lost(effect: Effect, lang: Language) -> str:
     if not effect.lost:
         return ""
     states = comma(lang).join(f"{count} {state_name(lang, state)}" for state, count in effect.lost.items())
-    return f"{say(lang, 'of', count=effect.lost.total(), all=effect.trials)} ({states})"
+    return say(lang, "of", count=effect.lost.total(), all=effect.trials, states=states)

@@ -110,7 +110,7 @@ def _knobs(shown: Sequence[Effect], axis: Axis) -> "Figure":
         )
     axes.set_yticks(places, [_label(effect) for effect in shown])
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlabel("change in %, all else equal (grey: may be none; hatched: trials without a pair)")
+    axes.set_xlabel("change in %, all else equal\n(grey: the range includes none; hatched: some trials have no pair)")
     axes.grid(axis="x", alpha=0.3)
     axes.legend(handles=[Patch(color=colour, label=name) for name, _, colour, _ in series])
     return figure

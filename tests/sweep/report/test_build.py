@@ -154,8 +154,8 @@ def test_the_figures_are_read_back_as_they_were_meant(swept):
     text = (swept[0] / "report.html").read_text(encoding="utf-8")
     figures = json.loads(text.partition('id="figures">')[2].partition("</script>")[0])
     assert [figure["id"] for figure in figures] == ["pareto", "knobs", "predicted"]
-    beyond, front, beaten, star = figures[0]["data"]
-    assert [len(trace["x"]) for trace in (beyond, front, beaten)] == [26, 7, 20]
+    front, beaten, beyond, star = figures[0]["data"]
+    assert [len(trace["x"]) for trace in (front, beaten, beyond)] == [7, 20, 26]
     assert min(beyond["x"]) * 1.1 + 1.5 > 80 >= max(front["x"] + beaten["x"]) * 1.1 + 1.5
     assert figures[0]["layout"]["shapes"][0]["x0"] == 80
     assert star["x"] == [53.8]
@@ -215,6 +215,80 @@ def test_chinese(tmp_path):
     assert "点击表头排序" in page
     assert "24 GB" not in page, "no GPU, no cards"
     assert build(tmp_path, settings=Settings(lang=Language.en)).sentences[0] == "2 trials: 2 complete"
+
+
+def test_chinese_states(tmp_path):
+    grid(tmp_path)
+    report = build(tmp_path, settings=Settings(gpu_memory_gib=80, lang=Language.zh))
+    assert report.sentences[0] == "共 61 次试验：53 完成 (complete)，1 无效 (invalid)，6 显存不足 (oom)，1 失败 (failed)"
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert 'data-state="oom" aria-pressed="true">显存不足 (oom)</button>' in page
+    assert '显示 <span id="shown">61</span> 行' in page
+    assert "<h2>显存与速度</h2>" in page
+    assert "| 显存不足 (oom) |" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert {row["state"] for row in table(tmp_path)} == {"complete", "invalid", "oom", "failed"}
+
+
+def test_the_tables_have_the_fastest_first_and_the_incomplete_last(swept):
+    lines = (swept[0] / "report.md").read_text(encoding="utf-8").splitlines()
+    cells = [line.split(" | ") for line in lines if line.startswith("| zero-")]
+    head = next(line for line in lines if line.startswith("| trial")).split(" | ")
+    speeds = [row[head.index("tokens/s")].replace(",", "") for row in cells]
+    assert [float(speed) for speed in speeds[:53]] == sorted((float(speed) for speed in speeds[:53]), reverse=True)
+    assert set(speeds[53:]) == {""}
+
+
+def figures_of(folder):
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    return {one["id"]: one for one in json.loads(text.partition('id="figures">')[2].partition("</script>")[0])}
+
+
+def test_host_memory_is_a_colour_only_where_it_differs(swept, tmp_path):
+    assert "coloraxis" in figures_of(swept[0])["pareto"]["layout"]
+    sweep = FakeSweep(tmp_path)
+    for name, host in (("1", 4.0), ("2", 4.05)):
+        sweep.trial(name, [f"batch.micro={name}"], configured=False, **measured(100 * int(name), 30.0, host=host))
+    build(tmp_path)
+    assert "coloraxis" not in figures_of(tmp_path)["pareto"]["layout"]
+
+
+def test_bars_without_a_sure_effect_are_marked(swept):
+    speed = figures_of(swept[0])["knobs"]["data"][0]
+    bars = dict(zip(speed["y"], zip(speed["marker"]["color"], speed["marker"]["pattern"]["shape"], strict=True), strict=True))
+    assert bars["method=lora"][1] == "/", "some of method=full ran out of memory"
+    assert bars["batch.micro=2"] == ("#1f6feb", "")
+    sign = [low <= 0 <= high for low, high in zip(*ends(speed), strict=True)]
+    assert [colour == "#8c959f" for colour in speed["marker"]["color"]] == sign
+
+
+def ends(bars):
+    """Lower and upper ends of the bars' lines."""
+    errors = bars["error_x"]
+    low = [x - down for x, down in zip(bars["x"], errors["arrayminus"], strict=True)]
+    return low, [x + up for x, up in zip(bars["x"], errors["array"], strict=True)]
+
+
+def test_what_only_changes_the_learning_is_no_knob(tmp_path):
+    sweep = FakeSweep(tmp_path)
+    for number, rate in enumerate(("1e-3", "1e-4")):
+        values = ["task=train", f"optimizer.lr={rate}", "data.max_length=64"]
+        sweep.trial(rate, values, **measured(100 + number, 30.0, loss_first=8.0, loss_last=6.0 + number, skipped_steps=1))
+    report = build(tmp_path)
+    assert report.recommended["trial"] == "1e-3"
+    assert list(figures_of(tmp_path)) == ["pareto"]
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "| last loss | skipped steps |" in text
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert '<td class="number" data-order="6.0">6.0000</td>' in page, "never struck out"
+    assert "max_length=64 is that" not in (tmp_path / ALL[0]).read_text(), "a training's is meant"
+
+
+def test_the_experiment_tells_of_the_measurements_own_length(tmp_path):
+    FakeSweep(tmp_path).trial("a", ["task=measure", "data.max_length=64"], **measured(100, 30.0))
+    build(tmp_path)
+    text = (tmp_path / ALL[0]).read_text()
+    assert "# data.max_length=64 is that of the measurement: set yours\n" in text
+    assert "max_length: 64" in text
 
 
 def test_losses_are_shown_where_something_was_trained(tmp_path):
