@@ -18,6 +18,7 @@ from glmexp.config.choices import Task
 from glmexp.config.errors import USER_ERROR, UserError, nearest
 from glmexp.trial.launcher import Outer, detect, refusal_of_multirun, without_local_rank
 from glmexp.trial.node import new_run_id, once_a_node
+from glmexp.trial.redact import refuse_secret_values
 
 TASKS = tuple(task.value for task in Task)
 COMPOSING = {"explain": "glmexp.trial.explain", "preview": "glmexp.trial.preview"}
@@ -118,6 +119,7 @@ def run(arguments: Sequence[str], outer: Outer | None) -> int:
     if verb in STANDALONE:
         raise UserError(f"{verb} comes first: python -m glmexp {verb} ...")
     check_overrides(overrides)
+    refuse_secret_values(overrides, os.environ)
     expanded = expand(overrides, config_dir(flags))
     for note in expanded.notes:
         print(f"note: {note}", file=sys.stderr)

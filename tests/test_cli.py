@@ -179,6 +179,13 @@ def test_a_yaml_file_that_cannot_be_read_is_the_users_error(glmexp, tmp_path, te
     glmexp("check", "--config-dir", "conf", "experiment=mine").refused("mine.yaml")
 
 
+@pytest.mark.parametrize("arguments", [["check"], ["-m", "task=check", "train.seed=1,2"]])
+def test_a_secret_that_was_typed_is_in_no_file_and_on_no_screen(glmexp, tmp_path, arguments):
+    refused = glmexp(*arguments, "data.path=canary-5f1d.jsonl", env={"MY_API_TOKEN": "canary-5f1d"}).refused("MY_API_TOKEN")
+    assert "canary" not in refused.err + refused.out
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_wrong_type_in_an_experiment_names_the_key(glmexp, tmp_path):
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "mine.yaml").write_text("# @package _global_\ntrain: {max_steps: x}\n")

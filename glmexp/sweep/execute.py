@@ -100,7 +100,7 @@ def outline(job: Job | Invalid, state: State, reason: str, started: float | None
     valid = job if isinstance(job, Job) else None
     return Result(
         state=state,
-        reason=reason,
+        reason=redact(reason, os.environ),
         overrides=[redact(override, os.environ) for override in job.overrides],
         config_hash=valid.config_hash if valid else None,
         world_size=valid.placement.machine.world_size if valid else 0,

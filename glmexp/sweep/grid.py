@@ -50,8 +50,9 @@ class Grid:
         """Writes the rows of refused trials and of twins; ``tell`` takes (name, state, reason) of each."""
         self._forget_earlier_rows(folder)
         for item in self.invalid:
-            folder.record(item.name, outline(item, State.invalid, item.reason))
-            tell(item.name, State.invalid, item.reason)
+            result = outline(item, State.invalid, item.reason)
+            folder.record(item.name, result)
+            tell(item.name, State.invalid, result.reason)
         for name, (twin, leader) in self.twins.items():
             reason = f"the same effective configuration as {self._where(leader)}"
             folder.record(name, outline(twin, State.skipped, reason))

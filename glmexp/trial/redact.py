@@ -1,7 +1,9 @@
 """Secrets kept out of files: by the name of an environment variable, by its value, and in URLs."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from glmexp.config.errors import UserError
 
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 HARMLESS = {"TOKENIZERS_PARALLELISM", "HF_TOKEN_PATH"}
@@ -24,10 +26,27 @@ def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not is_secret(name) or name in NEEDED_BY_RANKS}
 
 
+def secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Value -> variable, of the values that are looked for in texts; the longest first."""
+    found = {value: name for name, value in environ.items() if is_secret(name) and len(value) >= SHORTEST_SECRET}
+    return dict(sorted(found.items(), key=lambda item: len(item[0]), reverse=True))
+
+
 def redact(text: str, environ: Mapping[str, str]) -> str:
     """``text`` without the values of secret variables and without user and password in URLs."""
     text = URL_CREDENTIALS.sub(HIDDEN, text)
-    values = {value for name, value in environ.items() if is_secret(name) and len(value) >= SHORTEST_SECRET}
-    for value in sorted(values, key=len, reverse=True):
+    for value in secrets(environ):
         text = text.replace(value, HIDDEN)
     return text
+
+
+def refuse_secret_values(overrides: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Raises UserError for an override with the value of a secret variable: it would be in files, names and dashboards."""
+    for override in overrides:
+        name = next((name for value, name in secrets(environ).items() if value in override), None)
+        if name is not None:
+            key = redact(override, environ).partition("=")[0]
+            raise UserError(
+                f"{key}=...: holds the value of {name}, and overrides are written to files and dashboards\n"
+                f"give it another way; if it is no secret, call the command with `env -u {name}`"
+            )

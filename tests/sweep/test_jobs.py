@@ -184,3 +184,9 @@ def test_earlier_trials_that_are_not_of_this_grid_are_counted(tmp_path):
 def test_settings_of_the_sweep_take_one_value():
     with pytest.raises(UserError, match=r"sweep\.order"):
         refuse_swept_settings(["zero", "sweep.order"])
+
+
+def test_a_secret_is_in_no_reason(monkeypatch):
+    monkeypatch.setenv("MY_API_TOKEN", "canary-5f1d")
+    item = Invalid(0, ("data.path=${oc.env:PLACE}",), "x", "data.path=/canary-5f1d/x.jsonl is not there")
+    assert outline(item, State.invalid, item.reason).reason == "data.path=/***/x.jsonl is not there"

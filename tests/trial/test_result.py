@@ -8,10 +8,11 @@ import pytest
 
 from glmexp.config import compose
 from glmexp.config.choices import Task
+from glmexp.config.errors import UserError
 from glmexp.dsconfig import Machine, build
 from glmexp.trial.placement import Placement
 from glmexp.trial.record import METRICS, State
-from glmexp.trial.redact import is_secret, redact
+from glmexp.trial.redact import is_secret, redact, refuse_secret_values
 from glmexp.trial.result import (
     METRIC_NAMES,
     MetricsTail,
@@ -192,3 +193,18 @@ def test_redaction():
     environ = {"API_KEY": "abcdef123", "LONG_TOKEN": "abcdef123456", "SHORT_KEY": "1", "HOME": "/home/me"}
     text = "x=abcdef123456 y=abcdef123 n=1 at https://me:pw@host/a?b=1 and http://host/home/me@x"
     assert redact(text, environ) == "x=*** y=*** n=1 at https://***@host/a?b=1 and http://host/home/me@x"
+
+
+ENVIRON = {"API_KEY": "abcdef123", "SHORT_KEY": "12345", "HOME": "/home/me"}
+
+
+@pytest.mark.parametrize("override", ["data.path=abcdef123/x", "+x.abcdef123=1"])
+def test_a_secret_in_an_override_is_refused_without_being_repeated(override):
+    with pytest.raises(UserError, match="holds the value of API_KEY") as refused:
+        refuse_secret_values(["train.seed=1", override], ENVIRON)
+    assert "abcdef123" not in str(refused.value)
+    assert "env -u API_KEY" in str(refused.value)
+
+
+def test_values_that_are_no_secrets_pass():
+    refuse_secret_values(["data.path=/home/me/x", "train.max_steps=12345"], ENVIRON)
