@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from glmexp.config.choices import Language
-from glmexp.config.errors import UserError
 from glmexp.config.files import load
 from glmexp.sweep.report.answer import figures, one_line
 from glmexp.sweep.report.experiment import experiment
@@ -36,13 +36,13 @@ def write_recommended(trial: Trial | None, swept: Sequence[str], settings: Setti
     if trial is None or ds_config is None:
         _remove(folder)
         return None
-    head = _head(trial, settings, folder)
+    head = _head(trial, swept, settings, folder)
     chosen = [key for key in (*swept, LENGTH) if key in trial.values]
     if _starts_with(folder / EXPERIMENT, head) and all((folder / name).is_file() for name in ALL):
         return ds_config
     try:
         content = experiment(load(folder / trial.name / record.CONFIG), trial.values, chosen)
-    except (UserError, OmegaConfBaseException, OSError):
+    except (ValueError, OSError, RecursionError, yaml.YAMLError, OmegaConfBaseException):  # no file that glmexp wrote
         _remove(folder)
         return None
     write_whole(folder / EXPERIMENT, head, OmegaConf.to_yaml(OmegaConf.create(content)) if content else "")
@@ -61,10 +61,12 @@ def next_steps(ds_config: Mapping[str, Any] | None, folder: Path, lang: Language
     ]
 
 
-def _head(trial: Trial, settings: Settings, folder: Path) -> str:
+def _head(trial: Trial, swept: Sequence[str], settings: Settings, folder: Path) -> str:
     limit = f", sweep.gpu_memory_gib={settings.gpu_memory_gib:g}" if settings.gpu_memory_gib else ""
     ranks = trial.result.world_size
     where = f"{ranks} rank{'s' if ranks != 1 else ''}" + (f" of {one_line(trial.device)}" if trial.device else "")
+    # What was swept is known when the second trial has ended, and decides what is written below.
+    keys = f"# Swept: {one_line(' '.join(swept))}\n" if swept else ""
     measured = LENGTH in trial.values and not trial.trained
     length = f"# {LENGTH}={one_line(trial.values[LENGTH])} is that of the measurement: set yours\n" if measured else ""
     return (
@@ -72,7 +74,7 @@ def _head(trial: Trial, settings: Settings, folder: Path) -> str:
         f"# Recommended by the sweep {one_line(folder.resolve().name)} for sweep.objective={settings.objective.value}{limit}:\n"
         f"# trial {trial.name} ({trial.state.value}), {figures(trial, Language.en)}, on {where}.\n"
         f"# Overrides: {one_line(' '.join(map(str, trial.result.overrides)))}\n"
-        f"{length}"
+        f"{keys}{length}"
     )
 
 
@@ -86,7 +88,7 @@ def _starts_with(path: Path, head: str) -> bool:
 def _ds_config(folder: Path) -> dict[str, Any] | None:
     try:
         content = json.loads((folder / record.DS_CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return dict(content) if isinstance(content, Mapping) else None
 

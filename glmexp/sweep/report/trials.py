@@ -141,7 +141,7 @@ def read_settings(folder: Path) -> Settings:
             number(told.get("gpu_memory_gib")),
             Language(told.get("lang") or Language.en),
         )
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return Settings()
 
 
@@ -176,7 +176,7 @@ def _predicted(folder: Path, result: Result) -> float | None:
     """The GPU peak that was predicted, from ``plan.json`` or the result."""
     try:
         plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         plan = result.predicted
     return number(_mapping(_mapping(plan).get("gpu")).get("peak_gib"))
 

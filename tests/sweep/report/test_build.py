@@ -101,6 +101,15 @@ def test_the_recommendation_is_written_again_only_if_it_changes(swept):
     assert (folder / ALL[2]).is_file()
 
 
+def test_a_value_is_written_as_soon_as_it_turns_out_to_be_swept(tmp_path):
+    sweep = FakeSweep(tmp_path)
+    for name in ("2", "1"):
+        sweep.trial(name, [f"batch.micro={name}"], **measured(100 * int(name), 30.0))
+        build(tmp_path)
+        text = (tmp_path / ALL[0]).read_text()
+        assert ("# Swept: batch.micro\n" in text) == ("micro: 2" in text) == (name == "1")
+
+
 def test_a_stale_recommendation_is_removed(tmp_path):
     sweep = FakeSweep(tmp_path)
     sweep.trial("a", ["batch.micro=1"], **measured(100, 30.0))
