@@ -132,7 +132,7 @@ class SweepFolder:
         """What ``save_settings`` wrote; empty where nothing can be read."""
         try:
             content = json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return content if isinstance(content, dict) else {}
 

@@ -93,14 +93,13 @@ def rank_file(folder: Path, rank: int) -> Path:
 
 
 def read_rank(folder: Path, rank: int) -> RankRecord | None:
-    """The record of one rank, or None if it has written none."""
+    """The record of one rank, or None if there is none that can be read."""
     try:
         content = json.loads(rank_file(folder, rank).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        outcome = State(content["outcome"]) if content["outcome"] else None
+        return RankRecord(**{**content, "phase": Phase(content["phase"]), "outcome": outcome})
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    content["phase"] = Phase(content["phase"])
-    content["outcome"] = State(content["outcome"]) if content["outcome"] else None
-    return RankRecord(**content)
 
 
 class RankWriter:

@@ -132,9 +132,23 @@ def read_result(folder: Path) -> Result | None:
     """The result of a trial folder, or None if there is none that can be read."""
     try:
         content = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-        return Result(**{**content, "state": State(content["state"])})
-    except (OSError, ValueError, KeyError, TypeError):
+        result = Result(**{**content, "state": State(content["state"])})
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+    return result if _is_whole(result) else None
+
+
+def _is_whole(result: Result) -> bool:
+    """Whether a file that was read has what others go by in its fields."""
+    return (
+        isinstance(result.reason, str)
+        and isinstance(result.overrides, list)
+        and all(isinstance(text, str) for text in result.overrides)
+        and isinstance(result.config_hash, str | None)
+        and all(isinstance(part, dict) for part in (result.metrics, result.versions, result.device, result.times))
+        and isinstance(result.predicted, dict | None)
+        and isinstance(result.warnings, list)
+    )
 
 
 def config_hash(config: Config, ds_config: Mapping[str, Any], placement: Placement, versions: Mapping[str, str | None]) -> str:

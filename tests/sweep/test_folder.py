@@ -151,5 +151,6 @@ def test_settings_read_back(tmp_path):
     assert folder.settings() == {}
     folder.save_settings({"lang": "zh"})
     assert folder.settings() == {"lang": "zh"}
-    (tmp_path / "sweep.json").write_text("[")
-    assert folder.settings() == {}
+    for damage in ("[", "[]", "[" * 100_000):
+        (tmp_path / "sweep.json").write_text(damage)
+        assert folder.settings() == {}

@@ -1,5 +1,6 @@
 """The result record: metrics, hash, redaction."""
 
+import json
 import math
 import os
 from dataclasses import replace
@@ -11,7 +12,7 @@ from glmexp.config.choices import Task
 from glmexp.config.errors import UserError
 from glmexp.dsconfig import Machine, build
 from glmexp.trial.placement import Placement
-from glmexp.trial.record import METRICS, State
+from glmexp.trial.record import METRICS, State, read_rank
 from glmexp.trial.redact import is_secret, redact, refuse_secret_values
 from glmexp.trial.result import (
     METRIC_NAMES,
@@ -110,6 +111,36 @@ def test_a_result_reads_back(tmp_path):
     assert read_result(tmp_path) == wanted
     (tmp_path / "result.json").write_text('{"state": "oom"')
     assert read_result(tmp_path) is None
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"overrides": "zero=stage2"},
+        {"overrides": [1]},
+        {"config_hash": 5},
+        {"metrics": []},
+        {"device": None},
+        {"reason": 1},
+        DEEP,
+    ],
+    ids=range(7),
+)
+def test_a_result_with_other_things_in_its_fields_is_none(tmp_path, damage):
+    write_result(Result(State.oom, "", [], None, 1, {}, None, {}, {}, {}), tmp_path)
+    path = tmp_path / "result.json"
+    text = path.read_text()
+    path.write_text(damage if isinstance(damage, str) else json.dumps({**json.loads(text), **damage}))
+    assert read_result(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"phase": "x"}', '{"phase": "done", "outcome": 1}', DEEP], ids=range(6))
+def test_a_rank_file_that_is_damaged_is_none(tmp_path, text):
+    (tmp_path / "rank0.json").write_text(text)
+    assert read_rank(tmp_path, 0) is None
 
 
 def test_a_run_that_broke_off_has_the_figures_of_its_rows():
