@@ -122,6 +122,14 @@ def test_a_stale_recommendation_is_removed(tmp_path):
     assert not any((tmp_path / name).exists() for name in ALL)
 
 
+@pytest.mark.parametrize("damage", ["a: [1\n", "zero: " + "[" * 5000, "[]", "task: dance\n", "\x00"], ids=range(5))
+def test_a_damaged_configuration_costs_the_recommended_files_alone(tmp_path, damage):
+    place = FakeSweep(tmp_path).trial("a", ["batch.micro=1"], **measured(100, 30.0))
+    (place / "config.yaml").write_text(damage)
+    assert build(tmp_path).recommended["trial"] == "a"
+    assert not any((tmp_path / name).exists() for name in ALL)
+
+
 def test_hostile_text_stays_text(tmp_path):
     sweep = FakeSweep(tmp_path / "<b>sweep")
     sweep.folder.mkdir()
@@ -189,7 +197,7 @@ def test_a_damaged_result_is_counted_and_left_out(tmp_path, damage):
 def test_odd_figures_are_no_figures(tmp_path):
     place = FakeSweep(tmp_path).trial("odd", ["a=1"], configured=False, **measured(100, 30.0))
     content = json.loads((place / "result.json").read_text())
-    content |= {"metrics": {"tokens_per_second": "fast", "steps": True}, "times": None, "device": [], "overrides": []}
+    content |= {"metrics": {"tokens_per_second": "fast", "steps": True}, "times": {"started": 5}, "device": {"name": []}}
     (place / "result.json").write_text(json.dumps(content))
     report = build(tmp_path)
     assert report.rows[0]["tokens_per_second"] is None
