@@ -114,7 +114,7 @@ def absolute_paths(values: dict[str, Any], start: Path | None = None) -> dict[st
     here = start or Path.cwd()
 
     def absolute(path: str) -> str:
-        return str(Path(os.path.normpath(here / Path(path).expanduser())))
+        return os.path.normpath(here / os.path.expanduser(path))  # a ~ of nobody stays
 
     data, model, offload = (dict(values.get(group, {})) for group in ("data", "model", "offload"))
     if isinstance(data.get("path"), str):
@@ -123,7 +123,7 @@ def absolute_paths(values: dict[str, Any], start: Path | None = None) -> dict[st
         offload["nvme_path"] = absolute(offload["nvme_path"])
     if isinstance(model.get("path"), str):
         path = model["path"]
-        local = path.startswith((".", "/", "~")) or (here / path).is_dir()
+        local = path.startswith((".", "/", "~")) or os.path.isdir(here / path)  # false for a name too long
         if local and path != "tiny":
             model["path"] = absolute(path)
     return {**values, "data": data, "model": model, "offload": offload}

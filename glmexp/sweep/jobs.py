@@ -93,10 +93,10 @@ def job(
         launching = config.task is not Task.check  # a check may be of another machine
         placement = resolve(config, os.environ, share(found, slots, config.launch.ranks), launching=launching)
         ds_config, cautions = examine(config, placement.machine)
-    except (UserError, OmegaConfBaseException) as error:
-        told = error if isinstance(error, UserError) else from_hydra(error)
+        digest = config_hash(config, ds_config, placement, versions())
+    except (UserError, OmegaConfBaseException, OSError) as error:
+        told = from_hydra(error) if isinstance(error, OmegaConfBaseException) else error
         return Invalid(number, tuple(overrides), name, str(told))
-    digest = config_hash(config, ds_config, placement, versions())
     # The language and the card of a sweep are the report's, so that they have an effect.
     card = replace(config.hardware, gpu_memory_gib=None)
     doubts = (*warnings(replace(config, lang=Language.en, hardware=card), composed.sources), *cautions)

@@ -2,8 +2,8 @@
 
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -121,16 +121,35 @@ def run(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
 
 
 def check_inputs(config: Config) -> None:
-    """Raises UserError for a file or folder that is not there; what is in them is the ranks' to judge."""
+    """Raises UserError for a file or folder that is not there or cannot be read; what is in them is the ranks' to judge."""
     path = config.data.path
-    if not random_tokens(config) and path is not None and not Path(path).is_file():
-        what = "is a folder, not a file" if Path(path).is_dir() else "is not there"
-        raise UserError(f"data.path={path} {what}\ngive a JSONL or JSON file; a relative path starts at the folder of the call")
+    if not random_tokens(config) and path is not None:
+        with readable(f"data.path={path}"):
+            _check_data(Path(path))
     model = config.model.path
     if model.startswith("/"):
-        if not Path(model).is_dir():
-            raise UserError(f"model.path={model} is not there\ngive a folder with config.json and weights, or a hub id")
-        detect(Path(model))  # refuses quantised weights and architectures that would train wrongly, from config.json alone
+        with readable(f"model.path={model}"):
+            if not Path(model).is_dir():
+                raise UserError(f"model.path={model} is not there\ngive a folder with config.json and weights, or a hub id")
+            detect(Path(model))  # refuses quantised weights and architectures that would train wrongly, from config.json alone
+
+
+def _check_data(path: Path) -> None:
+    if not path.is_file():
+        what = "is a folder, not a file" if path.is_dir() else "is not there"
+        raise UserError(f"data.path={path} {what}\ngive a JSONL or JSON file; a relative path starts at the folder of the call")
+    path.open("rb").close()
+
+
+@contextmanager
+def readable(setting: str) -> Iterator[None]:
+    """Makes what the system says of a path a UserError: a name that is too long, no permission, a disk that is gone."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{setting} cannot be read: {error.strerror or error}\ngive another path, or mend its permissions"
+        ) from error
 
 
 def what_is_measured(config: Config) -> str:

@@ -190,3 +190,13 @@ def test_a_secret_is_in_no_reason(monkeypatch):
     monkeypatch.setenv("MY_API_TOKEN", "canary-5f1d")
     item = Invalid(0, ("data.path=${oc.env:PLACE}",), "x", "data.path=/canary-5f1d/x.jsonl is not there")
     assert outline(item, State.invalid, item.reason).reason == "data.path=/***/x.jsonl is not there"
+
+
+def test_a_path_that_cannot_be_looked_up_is_a_refusal(monkeypatch):
+    assert "cannot be read: File name too long" in made(f"model.path=/{'x' * 300}").reason
+
+    def refuse(*arguments):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("glmexp.sweep.jobs.config_hash", refuse)
+    assert "Permission denied" in made("zero=stage1").reason

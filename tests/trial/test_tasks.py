@@ -6,7 +6,9 @@ from io import StringIO
 import pytest
 from rich.live import Live
 
-from glmexp.trial.tasks import Screen
+from glmexp.config import compose
+from glmexp.config.errors import UserError
+from glmexp.trial.tasks import Screen, check_inputs
 
 
 class Dying(StringIO):
@@ -42,3 +44,32 @@ def test_a_live_display_outlives_its_terminal():
         live.refresh()
         live.refresh()
     assert screen.quiet
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "override", [f"data.path={LONG}", f"data.path=/{LONG}", f"model.path=/{LONG}", 'data.path="~nosuchuser/x"']
+)
+def test_a_path_that_cannot_be_looked_up(override):
+    key = override.partition("=")[0]
+    with pytest.raises(UserError, match=rf"^{key}=/.*(cannot be read: File name too long|is not there)\n"):
+        check_inputs(compose(["model=tiny", override]).config)
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    path = tmp_path / "x.jsonl"
+    path.touch()
+
+    def refuse(self, *arguments):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    config = compose(["model=tiny", f"data.path={path}"]).config
+    monkeypatch.setattr("pathlib.Path.open", refuse)  # the tests may run as root, who may read everything
+    with pytest.raises(UserError, match=r"x\.jsonl cannot be read: Permission denied"):
+        check_inputs(config)
+
+
+def test_a_long_name_of_a_hub_is_left_to_the_hub():
+    assert compose(["model=tiny", f"model.path={LONG}"]).config.model.path == LONG
