@@ -33,7 +33,7 @@ def exit_code(results: Sequence[Result], signal: int | None = None) -> int:
     states = {result.state for result in results}
     if State.complete in states and not states & set(TROUBLE):
         return 0
-    return USER_ERROR if states <= {State.invalid} else 1
+    return USER_ERROR if states == {State.invalid} else 1
 
 
 def objective_value(result: Result | None, objective: Objective) -> float:

@@ -5,6 +5,7 @@ most, and a trial can be taken away by deleting its folder or its result.
 """
 
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.config.errors import UserError
-from glmexp.trial.record import RESULT, State, write_json
+from glmexp.trial.record import CONFIG, DS_CONFIG, RESULT, State, write_json
 from glmexp.trial.result import Result, read_result, write_result
 
 SETTINGS = "sweep.json"
 LOCK = ".lock"
+HASHED = re.compile(r"-[0-9a-f]{8}$")
+"""How the name of a trial's folder ends."""
 ATTEMPT = re.compile(r"attempt(\d+)")
 NEVER_RAN = (State.invalid, State.skipped)
 """Decided anew in each session, since it costs nothing."""
@@ -46,10 +49,18 @@ class SweepFolder:
         """Takes the folder for this process until it ends, whichever way: the kernel frees the lock with it.
 
         Raises:
-            UserError: another sweep runs there, or trials are there and ``resume`` is not set.
+            UserError: another sweep runs there, what is there is no sweep's, or trials are there and ``resume`` is not set.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise UserError(
+                f"{self.path} cannot be the sweep's folder: a file is in its way\n"
+                "give another sweep.name, or another hydra.sweep.dir"
+            ) from error
+        lock = self.path / LOCK
+        new = not lock.exists()
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -58,12 +69,26 @@ class SweepFolder:
                 f"another sweep is running in {self.path}\nwait for its end, or name another folder: sweep.name=NAME"
             ) from error
         self._lock = handle
-        if not resume and (trials := list(self.trials())):
+        if (refusal := self._refusal(resume)) is not None:
+            if new:
+                lock.unlink(missing_ok=True)
             self.close()
-            raise UserError(
-                f"{self.path} holds {len(trials)} trial(s) already\n"
-                "add sweep.resume=true to go on with them, or give a new sweep.name"
-            )
+            raise UserError(refusal)
+
+    def _refusal(self, resume: bool) -> str | None:
+        """Why no sweep can begin among what is there already."""
+        another = "name another folder: sweep.name=NAME, or hydra.sweep.dir=PATH"
+        if run := [name for name in (RESULT, CONFIG, DS_CONFIG) if (self.path / name).exists()]:
+            return f"{self.path} is the folder of a single run: {', '.join(run)}\n{another}"
+        if resume:
+            return None
+        if trials := list(self.trials()):
+            start = f"{self.path} holds {len(trials)} trial(s) already"
+            return f"{start}\nadd sweep.resume=true to go on with them, or give a new sweep.name"
+        others = sorted(path.name for path in self.path.iterdir() if not path.name.startswith("."))
+        if others and not (self.path / SETTINGS).exists():
+            return f"{self.path} holds other files: {', '.join(others[:3])}{', ...' if others[3:] else ''}\n{another}"
+        return None
 
     def close(self) -> None:
         if self._lock is not None:
@@ -80,9 +105,9 @@ class SweepFolder:
             self.path.rmdir()
 
     def trials(self) -> Iterator[Path]:
-        """The trial folders, finished or not."""
+        """The trial folders, finished or not; a link to one counts."""
         for path in sorted(self.path.iterdir()):
-            if path.is_dir() and not path.name.startswith(".") and not path.is_symlink() and any(path.iterdir()):
+            if path.is_dir() and not path.name.startswith(".") and is_trial(path):
                 yield path
 
     def results(self) -> list[Finished]:
@@ -112,11 +137,16 @@ class SweepFolder:
                 result = read_result(path)
                 if result is None or (result.config_hash == digest and result.state not in NEVER_RAN):
                     return path
-        return self.path / name
+        return self._free(name)
+
+    def _free(self, name: str) -> Path:
+        """Where a trial of this name goes: elsewhere if something that is no folder is in its way."""
+        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        return next(path for path in map(self.path.joinpath, names) if path.is_dir() or not os.path.lexists(path))
 
     def record(self, name: str, result: Result) -> None:
         """The row of a trial that was not run; a try that was made before is kept in ``attempt<N>/``."""
-        folder = self.path / name
+        folder = self._free(name)
         earlier = read_result(folder)
         if earlier is not None and (earlier.state, earlier.reason) == (result.state, result.reason):
             return
@@ -135,6 +165,12 @@ class SweepFolder:
         except (OSError, ValueError, RecursionError):
             return {}
         return content if isinstance(content, dict) else {}
+
+
+def is_trial(folder: Path) -> bool:
+    """Whether it is the folder of a trial, by what is in it or by its name; an empty one is nothing yet."""
+    named = HASHED.search(folder.name) and any(folder.iterdir())
+    return bool(named) or any((folder / name).exists() for name in (RESULT, CONFIG))
 
 
 def set_aside(folder: Path) -> int:

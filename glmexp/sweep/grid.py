@@ -21,8 +21,14 @@ class Grid:
     """One for each effective configuration."""
     twins: dict[str, tuple[Job, Job]] = field(init=False)
     """Folder name -> (a trial that would repeat another, that other)."""
+    invalid: dict[str, Invalid] = field(init=False)
+    """Folder name -> a trial that a rule refuses."""
 
     def __post_init__(self) -> None:
+        self.invalid = {}
+        for item in self.made:
+            if isinstance(item, Invalid):
+                self.invalid[item.name if item.name not in self.invalid else f"{item.name}-{item.number}"] = item
         valid = [item for item in self.made if isinstance(item, Job)]
         leaders: dict[str, Job] = {}
         for item in valid:
@@ -42,17 +48,13 @@ class Grid:
         earlier = self.ran.get(job.config_hash)
         return job.name if earlier is None else earlier.folder.name
 
-    @property
-    def invalid(self) -> list[Invalid]:
-        return [item for item in self.made if isinstance(item, Invalid)]
-
     def record_what_cannot_run(self, folder: SweepFolder, tell: Callable[[str, State, str], None]) -> None:
         """Writes the rows of refused trials and of twins; ``tell`` takes (name, state, reason) of each."""
         self._forget_earlier_rows(folder)
-        for item in self.invalid:
-            result = outline(item, State.invalid, item.reason)
-            folder.record(item.name, result)
-            tell(item.name, State.invalid, result.reason)
+        for name, refused in self.invalid.items():
+            result = outline(refused, State.invalid, refused.reason)
+            folder.record(name, result)
+            tell(name, State.invalid, result.reason)
         for name, (twin, leader) in self.twins.items():
             reason = f"the same effective configuration as {self._where(leader)}"
             folder.record(name, outline(twin, State.skipped, reason))

@@ -69,6 +69,57 @@ def test_a_refused_sweep_leaves_nothing(tmp_path):
     assert (tmp_path / "b" / "result.json").is_file()
 
 
+@pytest.mark.parametrize("name", ["result.json", "config.yaml", "ds_config.json"])
+def test_no_sweep_goes_into_the_folder_of_a_single_run(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    for resume in (False, True):
+        with pytest.raises(UserError, match=f"the folder of a single run: {name}"):
+            SweepFolder(tmp_path).open(resume)
+    assert [path.name for path in tmp_path.iterdir()] == [name], "no lock is left"
+
+
+def test_other_files_are_no_trials(tmp_path):
+    for name in ("notes", "wandb"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").touch()
+    with pytest.raises(UserError, match=r"holds other files: notes, wandb\n"):
+        SweepFolder(tmp_path).open(resume=False)
+    assert not (tmp_path / ".lock").exists()
+    (tmp_path / "sweep.json").write_text("{}")  # its trials were deleted
+    SweepFolder(tmp_path).open(resume=False)
+
+
+def test_a_file_where_the_folder_would_be(tmp_path):
+    (tmp_path / "a").touch()
+    for path in (tmp_path / "a", tmp_path / "a" / "b"):
+        with pytest.raises(UserError, match=r"a file is in its way\ngive another sweep.name"):
+            SweepFolder(path).open(resume=False)
+
+
+def test_trials_are_known_by_what_is_in_them_or_by_their_names(tmp_path):
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    moved = trial(tmp_path, "moved")
+    (sweep / "linked").symlink_to(moved)
+    (sweep / "micro-1-01234567" / "attempt1").mkdir(parents=True)
+    (sweep / "empty-01234567").mkdir()
+    (sweep / "notes").mkdir()
+    (sweep / "notes" / "x").touch()
+    assert [path.name for path in SweepFolder(sweep).trials()] == ["linked", "micro-1-01234567"]
+    assert list(SweepFolder(sweep).ran()) == ["0123456789abcdef"]
+
+
+def test_what_lies_in_a_trials_way_stays(tmp_path):
+    folder = SweepFolder(tmp_path)
+    (tmp_path / "a-01234567").touch()
+    (tmp_path / "a-01234567-2").symlink_to(tmp_path / "gone")
+    assert folder.place("a-01234567", "0123456789abcdef") == tmp_path / "a-01234567-3"
+    folder.record("a-01234567", result(State.skipped))
+    assert read_result(tmp_path / "a-01234567-3").state is State.skipped
+    folder.record("a-01234567", result(State.skipped))
+    assert len(folder.results()) == 1
+
+
 def test_what_never_ran_is_not_finished(tmp_path):
     trial(tmp_path, "a", State.skipped)
     trial(tmp_path, "b", State.invalid, None)

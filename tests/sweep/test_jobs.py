@@ -108,6 +108,15 @@ def test_what_ran_keeps_its_result_in_another_order(tmp_path):
     assert states == {ran.name: State.complete, first[1].name: State.skipped}
 
 
+def test_refused_trials_that_are_the_same_have_a_row_each(tmp_path):
+    folder = SweepFolder(tmp_path)
+    refused = [made("zero=stage0", "offload=cpu", number=number) for number in range(2)]
+    told = []
+    Grid(refused).record_what_cannot_run(folder, lambda name, state, reason: told.append(name))
+    assert told == [refused[0].name, f"{refused[0].name}-1"]
+    assert [finished.folder.name for finished in folder.results()] == told
+
+
 def test_a_try_of_what_was_skipped_since_is_not_forgotten(tmp_path):
     folder = SweepFolder(tmp_path)
     item = made("zero=stage2")

@@ -264,6 +264,7 @@ def test_what_was_recorded_offline_is_told_how_to_upload(tmp_path, monkeypatch):
         ([State.complete, State.timeout], None, 1),
         ([State.oom, State.oom], None, 1),
         ([State.invalid, State.invalid], None, 2),
+        ([], None, 1),
         ([State.complete], signal.SIGTERM, 143),
     ],
 )

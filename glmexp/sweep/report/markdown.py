@@ -40,6 +40,6 @@ def _lines(sentences: Sequence[str], start: str = "") -> str:
 
 def _table(content: Content) -> str:
     shown = columns(content, full=False)
-    rows = [[escaped(column.title) for column in shown], ["---:" if column.numeric else "---" for column in shown]]
+    rows = [[escaped(one_line(column.title)) for column in shown], ["---:" if column.numeric else "---" for column in shown]]
     rows += [[escaped(one_line(column.text(trial))) for column in shown] for trial in content.ranked]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -211,6 +211,15 @@ def test_an_empty_sweep(tmp_path):
     assert b"plotly.js" not in (tmp_path / "report.html").read_bytes()
 
 
+def test_a_key_of_two_lines_stays_in_the_tables_head(tmp_path):
+    sweep = FakeSweep(tmp_path)
+    for value in (1, 2):
+        sweep.trial(f"t{value}", [f"+x.a\n|b={value}"], configured=False, **measured(100, 30.0))
+    build(tmp_path)
+    head = next(line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| "))
+    assert r" | x.a \|b | tokens/s | " in head
+
+
 def test_an_override_named_like_a_column(tmp_path):
     sweep = FakeSweep(tmp_path)
     for name in ("a", "b"):
