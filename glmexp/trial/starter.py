@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,8 @@ PER_RANK = (
     *("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", PARENT_PID, TAG),
 )
 """Variables that nothing reads while it is imported, or that a child makes good: they need no server of their own."""
+SLOWEST_START = 60.0
+"""Seconds that a server may take to import what it must; it takes 5 to 20."""
 SERVER_LOST = re.compile(r"^the server that ranks are forked from \(sweep\.warm_start\) .*$", re.MULTILINE)
 """What ``train.log`` says of ranks that their server has taken along."""
 
@@ -127,7 +130,8 @@ class _Server:
         }
         self._warn = warn
         self.changed = threading.Condition()
-        self._ready = self._ended = self._closed = False
+        self._ready = self._ended = self._closed = self._too_slow = False
+        self._begun = time.monotonic()
         self._numbers = itertools.count()
         self._ranks: dict[int, _WarmRank] = {}
         """Those that have not ended, by the number of their order."""
@@ -164,7 +168,10 @@ class _Server:
 
     def kill(self, rank: "_WarmRank") -> None:
         with self.changed:
-            self._waiting.pop(rank.number, None)
+            waited = self._waiting.pop(rank.number, None) is not None
+            if waited and not self._ended and time.monotonic() - self._begun > SLOWEST_START:
+                self._too_slow = True  # it hangs, and would cost each trial its time
+                self._shut()
             if rank.code is None and not rank.forked:
                 rank.code = -signal.SIGKILL  # for good, whatever the server is still to say of it
             if self._ready and rank.number in self._ranks:
@@ -177,6 +184,9 @@ class _Server:
     def hang_up(self) -> None:
         """Lets the server end its ranks and itself."""
         self._closed = True
+        self._shut()
+
+    def _shut(self) -> None:
         with contextlib.suppress(OSError):
             self._ours.shutdown(socket.SHUT_RDWR)
 
@@ -214,6 +224,8 @@ class _Server:
                     process.wait(timeout=5)
             process.kill()
             code = process.wait()
+            if self._too_slow:
+                return f"was not ready after {time.monotonic() - self._begun:.0f} seconds"
             if code < 0:
                 return f"was ended by {signal.Signals(-code).name}"
             return f"ended with code {code}" if self._ready else f"ended with code {code}: {_last_line(output)}"

@@ -215,6 +215,20 @@ def test_an_interrupt_does_not_wait_for_the_server(trial, tmp_path):
     assert forker(tmp_path / "b") != os.getpid()
 
 
+def test_a_server_that_hangs_while_it_starts_costs_one_trial(trial, tmp_path, monkeypatch):
+    monkeypatch.setattr(starter, "SLOWEST_START", 0.2)
+    warnings = []
+    with WarmStarter(warnings.append) as own, Signals() as signals:
+        threading.Timer(1, lambda: signals.received.append(signal.SIGTERM)).start()  # ends the trial as its timeout would
+        assert trial(own, "a", signals=signals, LIGHT_SERVER_SECONDS="600").state is State.interrupted
+        del signals.received[:]
+        assert trial(own, "b", signals=signals, LIGHT_SERVER_SECONDS="600").state is State.complete
+        assert not servers_of(os.getpid(), b"LIGHT_SERVER_SECONDS=600")
+    assert forker(tmp_path / "b") == os.getpid()
+    assert len(warnings) == 1
+    assert "was not ready after" in warnings[0]
+
+
 def test_one_server_for_each_environment_that_matters(warm, trial, tmp_path):
     for name, environ in {"a": {}, "b": {"OMP_NUM_THREADS": "1"}, "c": {"HF_HUB_OFFLINE": "1"}}.items():
         assert trial(warm, name, **environ).state is State.complete
