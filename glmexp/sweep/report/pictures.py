@@ -1,6 +1,7 @@
 """PNG plots for a README, drawn by matplotlib: ``pareto.png`` and ``knobs.png``, labelled in English."""
 
 import io
+import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ TITLES: dict[Axis, str] = {"gpu": "GPU memory peak (GiB)", "host": "host memory 
 
 def draw(content: Content, folder: Path) -> None:
     """Draws what there is to draw, and removes a plot for which there is no longer anything."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where it puts its cache is nothing for the user
     import matplotlib
 
     shown = [effect for effect in content.effects if effect.speed and effect.memory]

@@ -3,7 +3,10 @@
 import csv
 import json
 import multiprocessing
+import os
 import re
+import subprocess
+import sys
 import time
 from html.parser import HTMLParser
 
@@ -209,6 +212,16 @@ def test_an_empty_sweep(tmp_path):
     assert report.sentences == ["no trial has ended yet"]
     assert table(tmp_path) == []
     assert b"plotly.js" not in (tmp_path / "report.html").read_bytes()
+
+
+def test_a_home_that_cannot_be_written_is_no_news(tmp_path):
+    places = ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+    environ = {name: value for name, value in os.environ.items() if name not in places}
+    code = f"from pathlib import Path\nfrom glmexp.sweep.report import build\nbuild(Path({str(tmp_path)!r}), plots=True)"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env={**environ, "HOME": "/proc/absent"}, capture_output=True, text=True, check=True
+    )
+    assert ran.stderr == ""
 
 
 def test_a_key_of_two_lines_stays_in_the_tables_head(tmp_path):
