@@ -56,7 +56,7 @@ class SweepFolder:
         except (FileExistsError, NotADirectoryError) as error:
             raise UserError(
                 f"{self.path} cannot be the sweep's folder: a file is in its way\n"
-                "give another sweep.name, or another hydra.sweep.dir"
+                "give another sweep.name, or hydra.sweep.dir=PATH"
             ) from error
         lock = self.path / LOCK
         new = not lock.exists()
