@@ -46,5 +46,5 @@ def test_the_console_script_runs_from_a_wheel(installed, tmp_path):
 
 
 def test_the_wheel_holds_no_tests_and_no_code_of_others(installed):
-    assert {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")} == {"glmexp"}
+    assert {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")} == {"glmexp", "hydra_plugins"}
     assert (installed / "glmexp" / "py.typed").is_file()

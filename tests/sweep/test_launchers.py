@@ -121,6 +121,7 @@ def test_what_only_the_own_launcher_does_is_refused(sweep):
 
 
 @needs_joblib
+@pytest.mark.slow
 def test_twins_that_run_at_once(sweep):
     """The second waits for the first, and then has its result to point at."""
     sweep = sweep("batch.accumulation=1,null", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", deeds={42: 2})

@@ -47,6 +47,7 @@ def test_what_was_taken_away_runs_again_and_nothing_else(tmp_path):
     assert len(sweep.rows()) == 4
 
 
+@pytest.mark.slow
 def test_a_folder_with_trials_is_gone_on_with_only_when_asked(tmp_path):
     sweep = Sweep(tmp_path, "train.seed=1,2", "task=check")
     assert sweep.run()[0] == 0
@@ -70,6 +71,7 @@ def test_twins_run_once_in_whichever_order(tmp_path):
     assert sweep.states == {"complete": 2, "skipped": 2}
 
 
+@pytest.mark.slow
 def test_names_paths_and_lists(tmp_path):
     """Trials have names that can be pasted as overrides, paths are those of the folder of the call, [a,b] is one value."""
     for folder in ("a=b, [c] é", "b"):
@@ -95,6 +97,7 @@ def test_names_paths_and_lists(tmp_path):
     assert str(tmp_path / "absent.jsonl") in refused["reason"]
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_is_told_of(tmp_path):
     """The page is of some MB and everything else of some KB, so a limit of the size of files stands for a disk that is full."""
     sweep = Sweep(tmp_path, "train.seed=1,2", COLD)

@@ -100,6 +100,7 @@ class Terminal:
                 self.shown += data
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_terminal(sweep):
     sweep = sweep("sweep.warm_start=true")
     terminal = Terminal(sweep)
@@ -127,6 +128,7 @@ def test_a_terminal_that_is_closed(sweep):
     goes_on(sweep)
 
 
+@pytest.mark.slow
 def test_a_second_sweep_in_the_folder_is_refused(sweep):
     sweep = sweep("sweep.warm_start=false")
     process = in_the_midst(sweep)
@@ -160,6 +162,7 @@ def test_nohup_survives_its_terminal(tmp_path):
     assert sweep.states == {"complete": 2}
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_does_not_end_the_sweep(tmp_path):
     sweep = Sweep(tmp_path, "train.seed=1,2,3", "sweep.warm_start=false")
     process = sweep.start(stderr=subprocess.PIPE)

@@ -151,6 +151,7 @@ def test_a_server_out_of_reach_is_waited_for_once(tmp_path: Path) -> None:
     assert sorted(len(run.history) for run in runs) == [1, 20, 20, 20]
 
 
+@pytest.mark.slow
 def test_an_offline_sweep_is_synced_later(tmp_path: Path) -> None:
     folder = tmp_path / "grid"
     folder.mkdir()

@@ -176,6 +176,7 @@ def test_without_a_server_ranks_start_cold_and_it_is_said_once(trial, tmp_path, 
     assert "No module named no_such_module" in warnings[0]
 
 
+@pytest.mark.slow
 def test_a_server_killed_while_it_starts_leaves_the_trial_to_a_cold_start(trial, tmp_path):
     warnings = []
     with WarmStarter(warnings.append) as own, ThreadPoolExecutor(1) as pool:
@@ -215,6 +216,7 @@ def test_an_interrupt_does_not_wait_for_the_server(trial, tmp_path):
     assert forker(tmp_path / "b") != os.getpid()
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_while_it_starts_costs_one_trial(trial, tmp_path, monkeypatch):
     monkeypatch.setattr(starter, "SLOWEST_START", 0.2)
     warnings = []

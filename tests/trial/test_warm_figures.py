@@ -61,4 +61,4 @@ def test_the_figures_are_those_of_a_cold_run(warm, tmp_path, overrides):
     assert log(tmp_path / "warm") == log(tmp_path / "cold")
     # A forked rank starts with what its server holds resident, which is what a cold one has imported when it trains.
     peaks = [results[name].metrics["host_peak_gib"] for name in ("cold", "warm")]
-    assert peaks[1] == pytest.approx(peaks[0], rel=0.2), peaks
+    assert peaks[1] == pytest.approx(peaks[0], rel=0.35), peaks
