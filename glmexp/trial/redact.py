@@ -28,8 +28,14 @@ def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
 
 def secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """Value -> variable, of the values that are looked for in texts; the longest first."""
-    found = {value: name for name, value in environ.items() if is_secret(name) and len(value) >= SHORTEST_SECRET}
+    found = {value: name for name, value in environ.items() if is_secret(name) and _may_be_found(name, value)}
     return dict(sorted(found.items(), key=lambda item: len(item[0]), reverse=True))
+
+
+def _may_be_found(name: str, value: str) -> bool:
+    """Whether a value in a text is that secret: MAX_TOKENS=131072 and KEY_FILE=/home/me/key stand for nothing secret."""
+    plain = value.isdecimal() or name.upper().endswith(("_PATH", "_FILE", "_DIR"))
+    return len(value) >= SHORTEST_SECRET and not plain
 
 
 def redact(text: str, environ: Mapping[str, str]) -> str:

@@ -146,6 +146,7 @@ def child(tmp_path: Path, endpoint: str, *arguments: str, **variables: str) -> d
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_mirror_is_asked_and_only_needed_files_come(tmp_path, hub):
     found = child(tmp_path, hub, "owner/glm")
     assert found == {"files": ["config.json", "model.safetensors", "modeling_chatglm.py"], "parameters": 53488}

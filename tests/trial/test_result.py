@@ -239,3 +239,8 @@ def test_a_secret_in_an_override_is_refused_without_being_repeated(override):
 
 def test_values_that_are_no_secrets_pass():
     refuse_secret_values(["data.path=/home/me/x", "train.max_steps=12345"], ENVIRON)
+
+
+def test_a_number_or_a_path_under_a_secret_name_is_no_secret():
+    environ = {"MAX_TOKENS": "131072", "SSH_KEY_FILE": "/home/me/keys", "MY_TOKEN": "canary-5f1d"}
+    assert redact("data.max_length=131072 /home/me/keys canary-5f1d", environ) == "data.max_length=131072 /home/me/keys ***"

@@ -42,8 +42,10 @@ def log(folder):
 @pytest.mark.parametrize(
     "overrides",
     [
-        pytest.param(("launch.ranks=1", "method=lora", "zero=stage1"), id="one rank, LoRA", marks=pytest.mark.slow),
-        pytest.param(("launch.ranks=2", "zero=stage3", "train.save_weights=false"), id="two ranks, stage 3"),
+        pytest.param(("launch.ranks=1", "method=lora", "zero=stage1"), id="one rank, LoRA"),
+        pytest.param(
+            ("launch.ranks=2", "zero=stage3", "train.save_weights=false"), id="two ranks, stage 3", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_figures_are_those_of_a_cold_run(warm, tmp_path, overrides):

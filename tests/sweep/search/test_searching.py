@@ -38,6 +38,7 @@ def micro_batches(names, stage):
     return sorted(int(match[1]) for match in found if match)
 
 
+@pytest.mark.slow
 def test_what_must_run_out_of_memory_has_a_row_and_no_run(tmp_path):
     made = sweep(tmp_path, {1: 2, 2: 16}, "zero=stage1,stage2", "batch.micro=16,8,4,2,1", "sweep.order=cheap_first")
     code, said = made.run()
