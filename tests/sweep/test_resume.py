@@ -32,6 +32,7 @@ def test_the_spelling_and_the_order_of_overrides_do_not_matter(tmp_path):
     assert len(sweep.rows()) == 4
 
 
+@pytest.mark.slow
 def test_what_was_taken_away_runs_again_and_nothing_else(tmp_path):
     sweep = Sweep(tmp_path, "train.seed=1,2,3,4", COLD)
     assert sweep.run()[0] == 0
@@ -57,6 +58,7 @@ def test_a_folder_with_trials_is_gone_on_with_only_when_asked(tmp_path):
     assert "sweep.resume=true" in said
 
 
+@pytest.mark.slow
 def test_twins_run_once_in_whichever_order(tmp_path):
     sweep = Sweep(tmp_path, COLD)
     code, said = sweep.run("batch.accumulation=null,1", "train.seed=1,2")
