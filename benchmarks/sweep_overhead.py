@@ -21,7 +21,8 @@ from glmexp.trial.machine import cpu_count
 from glmexp.trial.placement import resolve
 from glmexp.trial.record import LOG, METRICS, State
 from glmexp.trial.run import run_trial
-from glmexp.trial.starter import COLD, Starter, WarmStarter
+from glmexp.trial.starter import COLD, Starter
+from glmexp.trial.warm import WarmStarter
 
 MODELS = {
     "tiny": ["model=tiny", "data.max_length=64"],

@@ -127,10 +127,8 @@ def run(arguments: Sequence[str], outer: Outer | None) -> int:
         if verb in COMPOSING and not any(flag in HELP for flag in flags):
             show: Callable[[Sequence[str], Expanded], int] = getattr(import_module(COMPOSING[verb]), verb)
             return show(flags, expanded)
-        sweeping = any(flag in ("--multirun", "-m") for flag in flags) or any(
-            override.startswith("sweep=")
-            for override in overrides  # a preset is a multirun by itself
-        )
+        preset = any(override.startswith("sweep=") for override in overrides)  # is a multirun by itself
+        sweeping = preset or any(flag in ("--multirun", "-m") for flag in flags)
         if sweeping and "hydra.mode=RUN" in overrides:
             raise UserError(
                 "hydra.mode=RUN and a sweep contradict each other; leave out hydra.mode=RUN, or --multirun and sweep=..."

@@ -11,6 +11,12 @@ class UserError(ValueError):
     """Something the user can mend: the message names the key, its value and the next move in at most six lines."""
 
 
+def missing_package(setting: str, package: str, install: str, otherwise: str) -> UserError:
+    """For a package that few need and that ``setting`` asks for: ``install`` is what pip is told, ``otherwise`` the way out."""
+    found = f"{setting}: the package {package} is not installed."
+    return UserError(f"{found}\nInstall it with `pip install {install}`, or {otherwise}.")
+
+
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     """The known name most like ``word``, or None if nothing comes close."""
     found = get_close_matches(word, list(known), n=1, cutoff=cutoff)

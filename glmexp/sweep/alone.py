@@ -9,7 +9,6 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from glmexp.config.choices import Retry
 from glmexp.config.compose import as_written
 from glmexp.sweep.ending import objective_value, rebuild
 from glmexp.sweep.execute import Surroundings, execute, outline
@@ -62,12 +61,12 @@ def decide(asked: Job | Invalid, folder: SweepFolder) -> Result:
         return result
     with claimed(folder.path, asked.config_hash):
         finished = folder.ran().get(asked.config_hash)
-        retry = {State(Retry(state).value) for state in asked.composed.config.sweep.retry}
+        retry = asked.composed.config.sweep.retry
         if finished is not None and folder.of_this_session(finished) and finished.folder.name != asked.name:
             twin = outline(asked, State.skipped, f"the same effective configuration as {finished.folder.name}")
             folder.record(asked.name, twin)
             return twin
-        if finished is not None and (folder.of_this_session(finished) or finished.result.state not in retry):
+        if finished is not None and (folder.of_this_session(finished) or finished.stands(retry)):
             return finished.result
         tracker = tracker_for(asked.composed.config.tracker, os.environ, print)
         return execute(asked, folder, Surroundings(asked.placement, os.environ, COLD, tracker=tracker))

@@ -9,17 +9,16 @@ from pathlib import Path
 
 from glmexp.config.choices import Task
 from glmexp.config.errors import UserError
-from glmexp.config.files import save
 from glmexp.sweep.folder import NEVER_RAN, SweepFolder, set_aside
 from glmexp.sweep.jobs import Invalid, Job
 from glmexp.track.base import Tracker
 from glmexp.trial.placement import Placement
 from glmexp.trial.processes import Signals
 from glmexp.trial.progress import View
-from glmexp.trial.record import CONFIG, DS_CONFIG, RESULT, State, write_json
+from glmexp.trial.record import RESULT, State
 from glmexp.trial.redact import redact
 from glmexp.trial.result import Result, describe_device, read_result, times_since, versions, write_result
-from glmexp.trial.run import run_trial
+from glmexp.trial.run import run_trial, write_configs
 from glmexp.trial.starter import Starter
 
 
@@ -88,8 +87,7 @@ def check(job: Job, folder: Path) -> Result:
     """``check`` as a trial: its files, and a result without figures."""
     started = time.time()
     folder.mkdir(parents=True, exist_ok=True)
-    save(job.composed.config, folder / CONFIG)
-    write_json(folder / DS_CONFIG, job.ds_config)
+    write_configs(job.composed.config, job.ds_config, folder)
     result = outline(job, State.complete, "", started)
     write_result(result, folder)
     return result

@@ -9,12 +9,13 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glmexp.config.choices import Retry
 from glmexp.config.errors import UserError
 from glmexp.trial.record import CONFIG, DS_CONFIG, RESULT, State, write_json
 from glmexp.trial.result import Result, read_result, write_result
@@ -30,8 +31,14 @@ NEVER_RAN = (State.invalid, State.skipped)
 
 @dataclass(frozen=True)
 class Finished:
+    """A trial that has a result."""
+
     folder: Path
     result: Result
+
+    def stands(self, retry: Iterable[Retry]) -> bool:
+        """Whether how it ended is final: ``sweep.retry`` does not name it."""
+        return self.result.state not in {State(state.value) for state in retry}
 
 
 class SweepFolder:
@@ -193,10 +200,15 @@ def set_aside(folder: Path) -> int:
 
 
 @contextmanager
-def claimed(sweep: Path, digest: str) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Waits until no other process holds this lock; the kernel frees that of one that dies."""
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def claimed(sweep: Path, digest: str) -> AbstractContextManager[None]:
     """Waits until no other process is at the trial with this hash, where a launcher runs several at once."""
     folder = sweep / ".claims"
     folder.mkdir(exist_ok=True)
-    with (folder / digest).open("a") as claim:
-        fcntl.flock(claim, fcntl.LOCK_EX)
-        yield
+    return locked(folder / digest)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from glmexp.sweep.execute import outline
 from glmexp.sweep.folder import NEVER_RAN, Finished, SweepFolder
-from glmexp.sweep.jobs import Invalid, Job, asked
+from glmexp.sweep.jobs import Invalid, Job
+from glmexp.sweep.overrides import asked
 from glmexp.trial.record import RESULT, State
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -16,6 +16,7 @@ from glmexp.config.errors import UserError
 from glmexp.config.rules import warnings
 from glmexp.config.wording import from_hydra
 from glmexp.dsconfig.examine import examine
+from glmexp.sweep.overrides import asked, values_of
 from glmexp.trial.machine import Probe
 from glmexp.trial.placement import Placement, resolve
 from glmexp.trial.result import config_hash, versions
@@ -62,15 +63,6 @@ class Invalid:
         return f"{self.label}-{digest[:8]}"
 
 
-OF_THE_SWEEP = ("sweep", "tracker", "lang")
-"""Groups that are of the sweep as a whole: none of its trials is another one for them."""
-
-
-def asked(overrides: Iterable[str]) -> list[str]:
-    """The overrides that say what a trial is, in an order of their own."""
-    return sorted(text for text in overrides if re.split(r"[.=]", text.lstrip("+~"), maxsplit=1)[0] not in OF_THE_SWEEP)
-
-
 Compose = Callable[[Sequence[str]], Composed]
 """Overrides -> checked configuration; raises UserError or one of Hydra's and OmegaConf's errors."""
 
@@ -111,7 +103,7 @@ def share(found: Probe, slots: int, ranks: int | None) -> Probe:
 
 def label(overrides: Iterable[str], swept: Iterable[str]) -> str:
     """The swept values of one trial in letters, digits, dash, dot and underscore."""
-    values = {key: value for key, _, value in (override.lstrip("+~").partition("=") for override in overrides)}
+    values = values_of(overrides)
     parts = [part(key, values[key]) for key in swept if key in values]
     return "_".join(parts)[:LONGEST_LABEL] or "trial"
 
@@ -121,18 +113,3 @@ def part(key: str, value: str) -> str:
     shown = PurePosixPath(value).stem if "/" in value else value
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", shown).strip("-.") or "x"
     return f"{key.rpartition('.')[2].replace('/', '-')}-{safe[:LONGEST_PART]}"
-
-
-def swept_keys(jobs: Sequence[Sequence[str]]) -> list[str]:
-    """The keys whose values differ between the trials, in the order of the command line."""
-    seen: dict[str, set[str | None]] = {}
-    for overrides in jobs:
-        for override in overrides:
-            seen.setdefault(override.lstrip("+~").partition("=")[0], set())
-    for overrides in jobs:
-        values: Mapping[str, str] = {
-            key: value for key, _, value in (override.lstrip("+~").partition("=") for override in overrides)
-        }
-        for key in seen:
-            seen[key].add(values.get(key))
-    return [key for key, values in seen.items() if len(values) > 1]

@@ -18,9 +18,10 @@ from glmexp.sweep.earlier import not_of_this_grid
 from glmexp.sweep.ending import conclude, counted, objective_value, why_stopped
 from glmexp.sweep.folder import SweepFolder
 from glmexp.sweep.grid import Grid
-from glmexp.sweep.jobs import OF_THE_SWEEP, Invalid, Job, job, swept_keys
+from glmexp.sweep.jobs import Invalid, Job, job
 from glmexp.sweep.loop import Loop, Means
-from glmexp.sweep.search.select import select
+from glmexp.sweep.overrides import is_of_the_sweep, swept_keys, values_of
+from glmexp.sweep.search import select
 from glmexp.sweep.session import SweepRefusedError, current
 from glmexp.sweep.slots import Slots, check_slots
 from glmexp.sweep.view import SweepView
@@ -31,8 +32,9 @@ from glmexp.trial.machine import probe
 from glmexp.trial.processes import Signals
 from glmexp.trial.progress import is_terminal
 from glmexp.trial.result import Result
-from glmexp.trial.starter import COLD, WarmStarter
+from glmexp.trial.starter import COLD
 from glmexp.trial.tasks import Screen, warn
+from glmexp.trial.warm import WarmStarter
 
 
 def launch(loader: ConfigLoader, master: DictConfig, job_overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
@@ -67,7 +69,7 @@ class Sweep:
         self, loader: ConfigLoader, master: DictConfig, job_overrides: Sequence[Sequence[str]], first: int, folder: SweepFolder
     ) -> None:
         self.loader, self.master, self.folder = loader, master, folder
-        self.swept = folder.settings().get("swept") or swept_keys(job_overrides)
+        self.swept = folder.settings().get("swept") or swept_keys([values_of(given) for given in job_overrides])
         refuse_swept_settings(self.swept)
         self.found = probe(os.environ)
         self.console = Screen(soft_wrap=True, highlight=False)
@@ -216,5 +218,5 @@ def refuse_no_values(loader: ConfigLoader, overrides: Sequence[str]) -> None:
 def refuse_swept_settings(swept: Sequence[str]) -> None:
     """Raises UserError for a setting of the whole sweep that was given several values."""
     for key in swept:
-        if key.split(".")[0] in OF_THE_SWEEP:
+        if is_of_the_sweep(key):
             raise UserError(f"{key} is of the sweep as a whole and takes one value\nstart one sweep for each value")

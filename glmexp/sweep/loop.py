@@ -46,7 +46,7 @@ class Loop:
     def __init__(self, settings: SweepConfig, search: Search, means: Means) -> None:
         self.search = search
         self.means = means
-        self.retry = {State(retry.value) for retry in settings.retry}
+        self.retry = settings.retry
         budget = settings.time_budget_minutes
         self.stop_at = None if budget is None else time.monotonic() + 60 * budget
         self.finished: dict[str, Finished] = means.folder.ran()
@@ -116,7 +116,7 @@ class Loop:
     def known(self, job: Job) -> Result | None:
         """What an earlier session found, unless ``sweep.retry`` names how that ended."""
         finished = self.finished.get(job.config_hash)
-        return None if finished is None or finished.result.state in self.retry else finished.result
+        return finished.result if finished is not None and finished.stands(self.retry) else None
 
     def name(self, job: Job) -> str:
         """Name of the trial's folder: an earlier session, with its overrides in another order, may have named it otherwise."""

@@ -9,10 +9,11 @@ from omegaconf import OmegaConf
 from glmexp.config.choices import Language, Objective
 from glmexp.config.compose import conf_dir
 from glmexp.config.errors import USER_ERROR, UserError
+from glmexp.sweep.folder import SETTINGS
 from glmexp.sweep.report import CSV, HTML, MARKDOWN, Settings, build, read_settings
 from glmexp.sweep.report.pictures import drawn
 from glmexp.sweep.report.recommended import ALL
-from glmexp.sweep.report.trials import SETTINGS, number
+from glmexp.sweep.report.trials import number
 from glmexp.trial.record import RESULT
 
 HELP = """usage: python -m glmexp report DIR [sweep.objective=throughput|memory] [sweep.gpu_memory_gib=GIB]

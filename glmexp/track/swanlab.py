@@ -5,7 +5,6 @@ The package itself runs in a process of its own, one a run (``swanlab_process``)
 """
 
 import contextlib
-import importlib.util
 import json
 import netrc
 import os
@@ -19,10 +18,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from glmexp.config.choices import TrackerMode
-from glmexp.config.errors import UserError
 from glmexp.config.schema import TrackerConfig
 from glmexp.track.base import RunInfo, Tracker, figures, plain, run_config
+from glmexp.track.online import goes_offline, goes_online, refuse_missing, refuse_without_key
 from glmexp.track.session import Session
 
 DEFAULT_PROJECT = "glmexp"
@@ -40,26 +38,17 @@ def preflight(config: TrackerConfig, environ: Mapping[str, str]) -> list[str]:
     Raises:
         UserError: swanlab is not installed, or ``tracker.mode=online`` has no key.
     """
-    if importlib.util.find_spec("swanlab") is None:
-        raise UserError(
-            "tracker=swanlab: the package swanlab is not installed.\n"
-            "Install it with `pip install 'glmexp[swanlab]'`, or choose tracker=none (metrics.jsonl is always written)."
-        )
-    if config.mode is TrackerMode.online and not has_key(environ):
-        raise UserError(
-            "tracker.mode=online: no SwanLab key found, neither in SWANLAB_API_KEY nor from `swanlab login`.\n"
-            "Log in once with `swanlab login`, or choose tracker.mode=offline and run `swanlab sync` later."
-        )
-    if config.mode in (None, TrackerMode.auto) and not has_key(environ):
+    refuse_missing("swanlab", "'glmexp[swanlab]'")
+    key = has_key(environ)
+    refuse_without_key(config, key, "SwanLab key found, neither in SWANLAB_API_KEY nor from `swanlab login`", "swanlab")
+    if goes_offline(config, key):
         return ["SwanLab: no key found, so the run is recorded offline; `swanlab sync <run folder>/swanlab/run-*` uploads it."]
     return []
 
 
 def is_online(config: TrackerConfig, environ: Mapping[str, str]) -> bool:
     """Whether the run goes to the server: as asked, else (auto) if there is a key and SWANLAB_MODE does not say no."""
-    if config.mode in (None, TrackerMode.auto):
-        return has_key(environ) and environ.get("SWANLAB_MODE", "online") in ("online", "cloud")
-    return config.mode is TrackerMode.online
+    return goes_online(config, has_key(environ), environ.get("SWANLAB_MODE", "online") in ("online", "cloud"))
 
 
 def has_key(environ: Mapping[str, str]) -> bool:

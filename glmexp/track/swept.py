@@ -11,7 +11,7 @@ MEMORY = ("peak_allocated_gib", "host_peak_gib")
 """GPU first; a sweep on the CPU has the host's figure alone."""
 
 
-def number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -21,7 +21,7 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def memory_column(rows: Sequence[Mapping[str, Any]]) -> str:
-    return next((name for name in MEMORY if any(number(row.get(name)) for row in rows)), MEMORY[0])
+    return next((name for name in MEMORY if any(is_number(row.get(name)) for row in rows)), MEMORY[0])
 
 
 def config_keys(sweep: SweepInfo) -> list[str]:

@@ -5,17 +5,16 @@ the status "failure" there. Written with TensorBoard's own record writer, withou
 machine's name, which TensorBoard's usual writer puts into the file's name.
 """
 
-import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from glmexp.config.errors import UserError
 from glmexp.config.files import leaves
 from glmexp.track.base import RunInfo, SweepInfo, Tracker, figures, plain, run_config
-from glmexp.track.swept import SPEED, columns, config_keys, configs, memory_column, number
+from glmexp.track.online import refuse_missing
+from glmexp.track.swept import SPEED, columns, config_keys, configs, is_number, memory_column
 
 RESULT = "result/"
 """Stands before the figures of the whole run, which share names with those of a step."""
@@ -28,11 +27,7 @@ def preflight() -> list[str]:
     Raises:
         UserError: tensorboard is not installed.
     """
-    if importlib.util.find_spec("tensorboard") is None:
-        raise UserError(
-            "tracker=tensorboard: the package tensorboard is not installed.\n"
-            "Install it with `pip install 'glmexp[tensorboard]'`, or choose tracker=none (metrics.jsonl is always written)."
-        )
+    refuse_missing("tensorboard", "'glmexp[tensorboard]'")
     return []
 
 
@@ -166,7 +161,7 @@ def _experiment(sweep: SweepInfo) -> dict[str, Any]:
         if all(isinstance(value, bool) for value in values):
             kind = "DATA_TYPE_BOOL"
         else:
-            kind = "DATA_TYPE_FLOAT64" if all(number(value) for value in values) else "DATA_TYPE_STRING"
+            kind = "DATA_TYPE_FLOAT64" if all(is_number(value) for value in values) else "DATA_TYPE_STRING"
         domain = [str(value) for value in values] if kind == "DATA_TYPE_STRING" else values
         return {"name": key, "type": kind, "domain_discrete": domain}
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from glmexp.config.choices import TrackerMode
-from glmexp.config.errors import UserError
+from glmexp.config.errors import missing_package
 from glmexp.config.schema import TrackerConfig
 from glmexp.track.base import RunInfo, SweepInfo, Tracker, figures, plain, run_config
+from glmexp.track.online import goes_offline, goes_online, refuse_missing, refuse_without_key
 from glmexp.track.session import Session
 
 DEFAULT_PROJECT = "glmexp"
@@ -35,23 +35,14 @@ def preflight(config: TrackerConfig, environ: Mapping[str, str]) -> list[str]:
     Raises:
         UserError: a package is not installed, or ``tracker.mode=online`` has no key.
     """
-    if importlib.util.find_spec("wandb") is None:
-        raise UserError(
-            "tracker=wandb: the package wandb is not installed.\n"
-            "Install it with `pip install wandb`, or choose tracker=none (metrics.jsonl is always written)."
-        )
-    if config.mode is TrackerMode.online and not has_key(environ):
-        raise UserError(
-            "tracker.mode=online: no W&B key found, neither in WANDB_API_KEY nor in the netrc file.\n"
-            "Log in once with `wandb login`, or choose tracker.mode=offline and run `wandb sync` later."
-        )
+    refuse_missing("wandb", "wandb")
+    key = has_key(environ)
+    refuse_without_key(config, key, "W&B key found, neither in WANDB_API_KEY nor in the netrc file", "wandb")
     if config.workspace and importlib.util.find_spec("wandb_workspaces") is None:
-        raise UserError(
-            "tracker.workspace=true: the package wandb-workspaces is not installed.\n"
-            "Install it with `pip install 'glmexp[workspaces]'`, or leave tracker.workspace out."
-        )
+        out = "leave tracker.workspace out"
+        raise missing_package("tracker.workspace=true", "wandb-workspaces", "'glmexp[workspaces]'", out)
     lines = []
-    if config.mode in (None, TrackerMode.auto) and not has_key(environ):
+    if goes_offline(config, key):
         lines = ["W&B: no key found, so the run is recorded offline; `wandb sync <run folder>/wandb/offline-run-*` uploads it."]
     if config.workspace and not is_online(config, environ):
         lines.append("tracker.workspace=true has no effect offline: a workspace is kept by the server.")
@@ -60,9 +51,8 @@ def preflight(config: TrackerConfig, environ: Mapping[str, str]) -> list[str]:
 
 def is_online(config: TrackerConfig, environ: Mapping[str, str]) -> bool:
     """Whether the run goes to the server: as asked, else (auto) if there is a key and WANDB_MODE does not say no."""
-    if config.mode in (None, TrackerMode.auto):
-        return has_key(environ) and environ.get("WANDB_MODE", "online") not in ("offline", "dryrun", "disabled")
-    return config.mode is TrackerMode.online
+    allowed = environ.get("WANDB_MODE", "online") not in ("offline", "dryrun", "disabled")
+    return goes_online(config, has_key(environ), allowed)
 
 
 def has_key(environ: Mapping[str, str]) -> bool:

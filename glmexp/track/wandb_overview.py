@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.track.base import SweepInfo
-from glmexp.track.swept import SPEED, columns, config_keys, memory_column, number
+from glmexp.track.swept import SPEED, columns, config_keys, is_number, memory_column
 
 KEPT = "wandb/overview.json"
 """File in the sweep folder with the ids of the overview's run and workspace, which a resumed sweep goes on with."""
@@ -44,7 +44,7 @@ def content(sweep: SweepInfo) -> dict[str, Any]:
     points = [
         [row.get("trial"), float(row[memory]), float(row[SPEED])]
         for row in sweep.rows
-        if number(row.get(memory)) and number(row.get(SPEED))
+        if is_number(row.get(memory)) and is_number(row.get(SPEED))
     ]
     scatter = wandb.Table(columns=["trial", memory, SPEED], data=points)
     return {
@@ -56,7 +56,7 @@ def content(sweep: SweepInfo) -> dict[str, Any]:
 def _one_type(values: Sequence[Any]) -> list[Any]:
     """Numbers, also those written as text, if all are; else texts: W&B wants one type a column. null stays null."""
     try:
-        return [value if value is None or number(value) else float(value) for value in values]
+        return [value if value is None or is_number(value) else float(value) for value in values]
     except (TypeError, ValueError):
         return [None if value is None else str(value) for value in values]
 

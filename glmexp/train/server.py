@@ -1,6 +1,6 @@
 """A process that has imported what ranks need and forks each of them on request: ``python -m glmexp.train.server SOCKET``.
 
-SOCKET is the number of an open socket to the parent (``glmexp.trial.starter``), which both ends write JSON lines to:
+SOCKET is the number of an open socket to the parent (``glmexp.trial.warm``), which both ends write JSON lines to:
 
     parent   {"id", "arguments", "environ", "log", "folder"}   fork a rank that runs the module arguments[0]
              {"kill": id}                                      end it by SIGKILL

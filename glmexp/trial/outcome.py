@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from glmexp.trial.processes import Ending
 from glmexp.trial.record import Phase, RankRecord, State
-from glmexp.trial.starter import SERVER_LOST
+from glmexp.trial.warm import SERVER_LOST
 
 OOM = re.compile(
     r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"

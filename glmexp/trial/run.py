@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from glmexp.config.compose import Composed
 from glmexp.config.errors import UserError
@@ -79,8 +80,7 @@ def run_trial(
     ds_config = build(composed.config, placement.machine)
     folder.mkdir(parents=True, exist_ok=True)
     refuse_used(folder)
-    save(composed.config, folder / CONFIG)
-    write_json(folder / DS_CONFIG, ds_config)
+    write_configs(composed.config, ds_config, folder)
     first = placement.node == 0
     trial = _Trial(composed.config, folder, placement, environ, view if first else None, tracker if first else None, starter)
     info = RunInfo(folder, composed.config, ds_config, name=name, group=group)
@@ -211,6 +211,12 @@ class _Trial:
         if self.tracker.error is not None:
             result.warnings.append(redact(f"tracker: {self.tracker.error}", self.environ))
             write_result(result, self.folder)
+
+
+def write_configs(config: Config, ds_config: Mapping[str, Any], folder: Path) -> None:
+    """What a run starts from: ``config.yaml`` and ``ds_config.json``."""
+    save(config, folder / CONFIG)
+    write_json(folder / DS_CONFIG, ds_config)
 
 
 def refuse_used(folder: Path) -> None:

@@ -14,7 +14,6 @@ from glmexp.config.batch import solve
 from glmexp.config.choices import Device, Init, MeasureSamples, Task
 from glmexp.config.compose import Composed
 from glmexp.config.errors import UserError
-from glmexp.config.files import save
 from glmexp.config.measure import initialisation, random_tokens
 from glmexp.config.rules import warnings, without_sweep
 from glmexp.config.schema import Config
@@ -24,8 +23,8 @@ from glmexp.dsconfig.examine import examine
 from glmexp.track.selection import preflight, tracker_for
 from glmexp.trial.placement import Placement, check_device, resolve
 from glmexp.trial.progress import ProgressView, closing
-from glmexp.trial.record import CONFIG, DS_CONFIG, State, write_json
-from glmexp.trial.run import exit_code, refuse_used, run_trial
+from glmexp.trial.record import CONFIG, DS_CONFIG, State
+from glmexp.trial.run import exit_code, refuse_used, run_trial, write_configs
 
 
 class Screen(Console):
@@ -78,8 +77,7 @@ def check(composed: Composed, folder: Path) -> int:
         ]
     ds_config, cautions = examine(config, placement.machine, probed=probed)
     refuse_used(folder)
-    save(config, folder / CONFIG)
-    write_json(folder / DS_CONFIG, ds_config)
+    write_configs(config, ds_config, folder)
     asked = "as probed" if probed else "as set"
     print(f"check: {placement.machine.device} ({asked}), {arithmetic(config, placement)}")
     if size := bucket_bytes(ds_config):

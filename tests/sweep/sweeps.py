@@ -30,13 +30,18 @@ from pathlib import Path
 
 def begin(place, folder):
     text = Path(folder, "config.yaml").read_text()
-    seed = int(re.search(r"^  seed: (\\d+)", text, re.M)[1])
-    stage = int(re.search(r"^  stage: (\\d)", text, re.M)[1])
+    seed, stage, micro = (int(re.search(rf"^  {key}: (\\d+)", text, re.M)[1]) for key in ("seed", "stage", "micro"))
     with open(COUNTER, "a") as ran:
         ran.write(f"{Path(folder).name} {stage} {seed} {place.rank}\\n")
-    act(place, Path(folder), DEEDS.get((stage, seed)) or DEEDS.get(seed))
+    act(place, Path(folder), planned(stage, seed, micro))
 """
-"""Each rank tells that it runs; ``act(place, folder, deed)`` follows, with what is planned for its stage and seed."""
+"""Each rank tells that it runs; ``act(place, folder, deed)`` follows, with what ``planned(stage, seed, micro)`` says."""
+
+BY_SEED = """
+
+def planned(stage, seed, micro):
+    return DEEDS.get((stage, seed)) or DEEDS.get(seed)
+"""
 
 REAL = """
 def act(place, folder, deed):
@@ -109,9 +114,9 @@ LIGHT_SERVER = """
 import sys
 
 if "glmexp" in sys.orig_argv:
-    from glmexp.trial import starter
+    from glmexp.trial import warm
 
-    starter.SERVER = "light_server"
+    warm.SERVER = "light_server"
 """
 """In the parent: warm starts by a server that imports torch alone."""
 
@@ -136,7 +141,8 @@ class Sweep:
         self.root, self.name = root, name
         self.folder = root / "multirun" / name
         self.counter = root / "ran.txt"
-        source = f"COUNTER = {str(self.counter)!r}\nDEEDS = {deeds or {}!r}\n{COUNT}{REAL if real else LIGHT + LIGHT_SERVER}"
+        stand_in = REAL if real else LIGHT + LIGHT_SERVER
+        source = f"COUNTER = {str(self.counter)!r}\nDEEDS = {deeds or {}!r}\n{COUNT}{BY_SEED}{stand_in}"
         hooks = plant(root / "hooks", source)
         self.mark = uuid.uuid4().hex
         self.environ = {

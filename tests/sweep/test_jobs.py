@@ -11,8 +11,9 @@ from glmexp.sweep.earlier import not_of_this_grid
 from glmexp.sweep.execute import outline
 from glmexp.sweep.folder import SweepFolder
 from glmexp.sweep.grid import Grid
-from glmexp.sweep.jobs import Invalid, Job, job, label, share, swept_keys
+from glmexp.sweep.jobs import Invalid, Job, job, label, share
 from glmexp.sweep.launcher import refuse_if_none_can_run, refuse_swept_settings
+from glmexp.sweep.overrides import swept_keys, values_of
 from glmexp.sweep.slots import Slots, check_slots
 from glmexp.trial.machine import Gpu, Probe
 from glmexp.trial.record import State
@@ -48,7 +49,7 @@ def test_paths_become_siblings():
 
 def test_swept_keys_are_those_that_differ():
     jobs = [["model=tiny", "zero=stage1", "+a.b=1"], ["model=tiny", "zero=stage2", "+a.b=1"], ["model=tiny", "zero=stage2"]]
-    assert swept_keys(jobs) == ["zero", "a.b"]
+    assert swept_keys([values_of(overrides) for overrides in jobs]) == ["zero", "a.b"]
 
 
 def test_a_trial_is_named_by_what_it_is():

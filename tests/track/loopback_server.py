@@ -3,11 +3,11 @@
 import gzip
 import json
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
+from http.server import ThreadingHTTPServer
 from typing import Any
+
+from serving import JsonHandler, serving
 
 ENTITY = {"id": "e1", "name": "me"}
 
@@ -98,26 +98,14 @@ class LoopbackServer(ThreadingHTTPServer):
         return {}
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: LoopbackServer
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
 
     def body(self) -> bytes:
-        sent = self.rfile.read(int(self.headers.get("content-length") or 0))
+        sent = super().body()
         sent = gzip.decompress(sent) if self.headers.get("content-encoding") == "gzip" else sent
         self.server.bodies.append(sent)
         return sent
-
-    def send(self, content: Any, status: int = 200) -> None:
-        text = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
 
     def do_GET(self) -> None:
         self.send({})
@@ -139,10 +127,6 @@ class Handler(BaseHTTPRequestHandler):
         return self.send({"data": self.server.answer(operation, asked.get("variables") or {})})
 
 
-@contextmanager
-def loopback_server(refuse: bool = False) -> Iterator[LoopbackServer]:
+def loopback_server(refuse: bool = False) -> AbstractContextManager[LoopbackServer]:
     """``refuse`` answers every question as a server does to a wrong key."""
-    with LoopbackServer(refuse) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+    return serving(LoopbackServer(refuse))

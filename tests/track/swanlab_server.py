@@ -1,11 +1,11 @@
 """A SwanLab server on 127.0.0.1: answers what one run asks for and keeps what it was sent."""
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
+from http.server import ThreadingHTTPServer
 from typing import Any
+
+from serving import JsonHandler, serving
 
 
 class SwanlabServer(ThreadingHTTPServer):
@@ -39,12 +39,8 @@ class SwanlabServer(ThreadingHTTPServer):
         return 200, {}
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: SwanlabServer
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
 
     def do_GET(self) -> None:
         self.do_POST()
@@ -53,20 +49,11 @@ class Handler(BaseHTTPRequestHandler):
         self.do_POST()
 
     def do_POST(self) -> None:
-        sent = self.rfile.read(int(self.headers.get("content-length") or 0))
+        sent = self.body()
         status, content = self.server.answer(self.command, self.path.partition("?")[0], json.loads(sent) if sent else None)
-        text = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+        self.send(content, status)
 
 
-@contextmanager
-def swanlab_server(refuse: bool = False) -> Iterator[SwanlabServer]:
+def swanlab_server(refuse: bool = False) -> AbstractContextManager[SwanlabServer]:
     """``refuse`` answers the login as a server does to a wrong key."""
-    with SwanlabServer(refuse) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+    return serving(SwanlabServer(refuse))

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from glmexp.config import compose
 from glmexp.config.errors import UserError
-from glmexp.trial import starter
+from glmexp.trial import warm
 from glmexp.trial.launcher import detect, without_local_rank
 from glmexp.trial.node import new_run_id, once_a_node
 from glmexp.trial.placement import resolve
 from glmexp.trial.run import exit_code, run_trial
-from glmexp.trial.starter import COLD, WarmStarter
+from glmexp.trial.starter import COLD
+from glmexp.trial.warm import WarmStarter
 
-starter.SERVER = "light_server"
+warm.SERVER = "light_server"
 
 
 def main() -> int:

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from glmexp.train import server
-from glmexp.trial import processes, starter
+from glmexp.trial import processes
+from glmexp.trial import warm as starting
 from glmexp.trial.commands import Command
 from glmexp.trial.orphan import TAG, is_alive, tagged
 from glmexp.trial.processes import Signals
 from glmexp.trial.record import State
 from glmexp.trial.run import run_trial
-from glmexp.trial.starter import COLD, SERVER_LOST, WarmStarter
+from glmexp.trial.starter import COLD
+from glmexp.trial.warm import SERVER_LOST, WarmStarter
 from tests.faults import plant
 from tests.trial.conftest import stand_in_environ
 from tests.trial.test_signals import until
@@ -28,8 +30,8 @@ from tests.trial.test_signals import until
 def light():
     """Servers that import torch alone, and do not differ by what the stand-in is to do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(starter, "SERVER", "light_server")
-        patch.setattr(starter, "PER_RANK", (*starter.PER_RANK, "STAND_IN"))
+        patch.setattr(starting, "SERVER", "light_server")
+        patch.setattr(starting, "PER_RANK", (*starting.PER_RANK, "STAND_IN"))
         yield patch
 
 
@@ -165,7 +167,7 @@ def test_the_death_of_the_server_is_told_and_mended(trial, tmp_path):
 
 
 def test_without_a_server_ranks_start_cold_and_it_is_said_once(trial, tmp_path, monkeypatch):
-    monkeypatch.setattr(starter, "SERVER", "no_such_module")
+    monkeypatch.setattr(starting, "SERVER", "no_such_module")
     warnings = []
     with WarmStarter(warnings.append) as own:
         for name in "ab":
@@ -218,7 +220,7 @@ def test_an_interrupt_does_not_wait_for_the_server(trial, tmp_path):
 
 @pytest.mark.slow
 def test_a_server_that_hangs_while_it_starts_costs_one_trial(trial, tmp_path, monkeypatch):
-    monkeypatch.setattr(starter, "SLOWEST_START", 0.2)
+    monkeypatch.setattr(starting, "SLOWEST_START", 0.2)
     warnings = []
     with WarmStarter(warnings.append) as own, Signals() as signals:
         threading.Timer(1, lambda: signals.received.append(signal.SIGTERM)).start()  # ends the trial as its timeout would

@@ -11,7 +11,8 @@ from glmexp.trial.launcher import cleaned
 from glmexp.trial.placement import resolve
 from glmexp.trial.record import State
 from glmexp.trial.run import run_trial
-from glmexp.trial.starter import COLD, WarmStarter
+from glmexp.trial.starter import COLD
+from glmexp.trial.warm import WarmStarter
 from tests.trial.test_starter import servers_of
 
 SHORT = ("model=tiny", "launch.device=cpu", "tracker=none", "train.max_steps=4", "data.max_length=64")

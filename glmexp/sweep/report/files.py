@@ -1,10 +1,10 @@
 """Files that are written whole or not at all, and the lock under which a report is rebuilt."""
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
+
+from glmexp.sweep.folder import locked
 
 LOCK = ".report.lock"
 
@@ -23,9 +23,6 @@ def write_whole(path: Path, *parts: str | bytes) -> None:
     os.replace(temporary, path)
 
 
-@contextmanager
-def rebuilding(folder: Path) -> Iterator[None]:
-    """One process at a time; the kernel frees the lock of one that dies."""
-    with (folder / LOCK).open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def rebuilding(folder: Path) -> AbstractContextManager[None]:
+    """One process at a time rebuilds the report."""
+    return locked(folder / LOCK)

@@ -10,11 +10,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from glmexp.sweep.report.trials import METRICS, Trial
+from glmexp.sweep.report.trials import Trial
 from glmexp.trial.closing import printable
+from glmexp.trial.result import METRIC_NAMES
 
 FIRST = ("trial", "state", "reason")
-LAST = ("overrides", "world_size", "config_hash", *METRICS, "predicted_peak_gib", "seconds", "device")
+LAST = ("overrides", "world_size", "config_hash", *METRIC_NAMES, "predicted_peak_gib", "seconds", "device")
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r]")
 """How a cell starts that Excel, LibreOffice or Google Sheets evaluate; full-width signs count in East Asian locales."""

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.config.choices import Language, Objective, Task
-from glmexp.sweep.jobs import OF_THE_SWEEP
+from glmexp.sweep.folder import SweepFolder
+from glmexp.sweep.overrides import is_of_the_sweep, swept_keys, values_of
 from glmexp.trial.record import CONFIG, RESULT, State
 from glmexp.trial.result import METRIC_NAMES, Result, read_result
 
-SETTINGS = "sweep.json"
 PLAN = "plan.json"
 LIMITS = ("launch.timeout_minutes", "launch.hang_minutes", "launch.collective_timeout_minutes")
-METRICS = tuple(dict.fromkeys((*METRIC_NAMES, "step_seconds_spread")))
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Trial:
     def metrics(self) -> dict[str, float | None]:
         """Every metric by name; None where it was not measured."""
         told = self.result.metrics if isinstance(self.result.metrics, dict) else {}
-        return {name: number(told.get(name)) for name in METRICS}
+        return {name: number(told.get(name)) for name in METRIC_NAMES}
 
     @property
     def speed(self) -> float | None:
@@ -129,35 +128,22 @@ def read_trials(folder: Path) -> Trials:
         elif (place / CONFIG).exists():
             running += 1
     found.sort(key=lambda trial: (str(_mapping(trial.result.times).get("started") or ""), trial.name))
-    return Trials(found, swept_keys([trial.values for trial in found]), unreadable, running)
+    # ``sweep.resume`` and its like are of no trial, and a limit of time is not what a trial is about.
+    swept = [key for key in swept_keys([trial.values for trial in found]) if not is_of_the_sweep(key) and key not in LIMITS]
+    return Trials(found, swept, unreadable, running)
 
 
 def read_settings(folder: Path) -> Settings:
     """The settings in ``sweep.json``; the shipped ones for what it does not say."""
+    told = SweepFolder(folder).settings()
     try:
-        told = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         return Settings(
             Objective(told.get("objective") or Objective.throughput),
             number(told.get("gpu_memory_gib")),
             Language(told.get("lang") or Language.en),
         )
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except ValueError:
         return Settings()
-
-
-def values_of(overrides: Sequence[str]) -> dict[str, str]:
-    """Key -> value of overrides as ``key=value``, ``+key=value`` or ``~key``; the last one of a key stands."""
-    parts = (str(text).partition("=") for text in overrides)
-    return {key.lstrip("+~"): value for key, _, value in parts}
-
-
-def swept_keys(values: Sequence[Mapping[str, str]]) -> list[str]:
-    """Keys that do not have the same value in all trials, in order of appearance.
-
-    ``sweep.resume`` and its like are of no trial, and a limit of time is not what a trial is about.
-    """
-    keys = dict.fromkeys(key for one in values for key in one if key.split(".")[0] not in OF_THE_SWEEP and key not in LIMITS)
-    return [key for key in keys if len({one.get(key) for one in values}) > 1]
 
 
 def how_measured(values: Mapping[str, str]) -> dict[str, str]:

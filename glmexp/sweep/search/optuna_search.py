@@ -10,8 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from glmexp.config.errors import UserError
-from glmexp.sweep.jobs import Job, swept_keys
+from glmexp.config.errors import missing_package
+from glmexp.sweep.jobs import Job
+from glmexp.sweep.overrides import swept_keys, values_of
 from glmexp.trial.record import State
 from glmexp.trial.result import Result
 
@@ -46,7 +47,7 @@ class OptunaSearch:
 
     def __init__(self, jobs: Sequence[Job], folder: Path, trials: int | None, seed: int) -> None:
         if find_spec("optuna") is None:
-            raise UserError("sweep.search=optuna needs the package optuna\ninstall it: pip install 'glmexp[optuna]'")
+            raise missing_package("sweep.search=optuna", "optuna", "'glmexp[optuna]'", "choose another sweep.search")
         self._grid = len(jobs)
         self._budget = min(trials or len(jobs), len(jobs))
         self._space = Space(jobs)
@@ -113,8 +114,8 @@ class Space:
     def __init__(self, jobs: Sequence[Job]) -> None:
         from optuna.distributions import CategoricalDistribution, IntDistribution
 
-        keys = swept_keys([job.overrides for job in jobs])
-        given = [dict(_key_and_value(override) for override in job.overrides) for job in jobs]
+        given = [values_of(job.overrides) for job in jobs]
+        keys = swept_keys(given)
         self.values = {key: in_order({values.get(key, "") for values in given}) for key in keys}
         self.distributions: dict[str, BaseDistribution] = {
             # A number by its place, so that 1, 2, 4, 8 are as far from each other as they are meant.
@@ -142,11 +143,6 @@ class Space:
         """The job that Optuna has proposed; None if it is not among those."""
         values = {key: self.values[key][value] if isinstance(value, int) else value for key, value in params.items()}
         return among.get(self._names.get(self._point(values), ""))
-
-
-def _key_and_value(override: str) -> tuple[str, str]:
-    key, _, value = override.lstrip("+~").partition("=")
-    return key, value
 
 
 def number(text: str) -> float | None:

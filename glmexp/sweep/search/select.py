@@ -42,7 +42,7 @@ def _search(config: SweepConfig, jobs: Sequence[Job], vary: Vary, folder: Path) 
         return Grid(jobs)
     checking = any(job.composed.config.task is Task.check for job in jobs)  # nothing to compare: the whole grid is checked
     if config.search is Kind.max_batch:
-        search = MaxBatch(jobs, vary)
+        search = MaxBatch(jobs, vary)  # which refuses what it could not search, also where it is only checked
         return Grid(jobs) if checking else search
     seed = jobs[0].composed.config.train.seed
     return Grid(jobs) if checking else OptunaSearch(jobs, folder, config.trials, seed)

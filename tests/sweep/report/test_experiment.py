@@ -10,8 +10,8 @@ from omegaconf.errors import OmegaConfBaseException
 from glmexp.config.compose import VERSION_BASE, conf_dir, from_composition, register
 from glmexp.config.errors import UserError
 from glmexp.config.files import load, save, to_values
+from glmexp.sweep.overrides import values_of
 from glmexp.sweep.report.experiment import LEFT_OUT, OF_LAUNCH, experiment
-from glmexp.sweep.report.trials import values_of
 from tests.dsconfig.test_any_overrides import drawn
 
 MIXES = [

@@ -5,30 +5,19 @@ import re
 import pytest
 
 from tests.faults import plant
-from tests.sweep.sweeps import LIGHT, Sweep
+from tests.sweep.sweeps import COUNT, LIGHT, Sweep
 
 BY_MICRO = """
-import os
-import re
-import signal
-import time
-from pathlib import Path
 
-
-def begin(place, folder):
-    text = Path(folder, "config.yaml").read_text()
-    micro = int(re.search(r"^  micro: (\\d+)", text, re.M)[1])
-    stage = int(re.search(r"^  stage: (\\d)", text, re.M)[1])
-    with open(COUNTER, "a") as ran:
-        ran.write(f"{Path(folder).name} {stage} {micro} {place.rank}\\n")
-    act(place, Path(folder), "oom" if micro > LIMITS[stage] else None)
+def planned(stage, seed, micro):
+    return "oom" if micro > LIMITS[stage] else None
 """
 
 
 def sweep(root, limits, *arguments):
     """A sweep on a machine where a stage takes micro batches up to its limit."""
     made = Sweep(root, "sweep.warm_start=false", *arguments)  # such trials import no torch
-    plant(root / "hooks", f"COUNTER = {str(made.counter)!r}\nLIMITS = {limits!r}\n{BY_MICRO}{LIGHT}")
+    plant(root / "hooks", f"COUNTER = {str(made.counter)!r}\nLIMITS = {limits!r}\n{COUNT}{BY_MICRO}{LIGHT}")
     return made
 
 
