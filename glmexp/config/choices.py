@@ -21,8 +21,15 @@ class Init(str, Enum):
 
 class Method(str, Enum):
     full = "full"
+    freeze = "freeze"
     lora = "lora"
+    qlora = "qlora"
     ptuning_v2 = "ptuning_v2"
+
+
+class QuantType(str, Enum):
+    nf4 = "nf4"
+    fp4 = "fp4"
 
 
 class Dtype(str, Enum):
@@ -98,8 +105,19 @@ class OnBad(str, Enum):
     skip = "skip"
 
 
+class Turns(str, Enum):
+    all = "all"
+    last = "last"
+
+
+class Metric(str, Enum):
+    chatglm2_char = "chatglm2_char"
+    chatglm3_jieba = "chatglm3_jieba"
+
+
 class Source(str, Enum):
     file = "file"
+    hub = "hub"
     synthetic = "synthetic"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Annotated, Any, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, MultipleOf
+from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 
 from glmexp.config import machinery, measure, offload, tracker
 from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Init, Language, Method, Source, Task
@@ -104,6 +104,8 @@ def _within(value: float, limit: Any) -> bool:
         return bool(value > limit.gt)  # type: ignore[operator]
     if isinstance(limit, Le):
         return bool(value <= limit.le)  # type: ignore[operator]
+    if isinstance(limit, Lt):
+        return bool(value < limit.lt)  # type: ignore[operator]
     assert isinstance(limit, MultipleOf)
     return bool(value % limit.multiple_of == 0)  # type: ignore[operator]
 
@@ -115,6 +117,8 @@ def _words(limit: Any) -> str:
         return f"greater than {limit.gt}"
     if isinstance(limit, Le):
         return f"at most {limit.le}"
+    if isinstance(limit, Lt):
+        return f"less than {limit.lt}"
     return "a whole number"
 
 

@@ -21,18 +21,18 @@ from glmexp.config.choices import (
     Language,
     MeasureSamples,
     Method,
+    Metric,
     Objective,
-    OnBad,
     Order,
-    OverLength,
+    QuantType,
     Retry,
     Schedule,
     Search,
-    Source,
     Task,
     TrackerMode,
     TrackerName,
 )
+from glmexp.config.data_schema import DataConfig
 from glmexp.config.engine_schema import (
     BatchConfig,
     CommConfig,
@@ -68,40 +68,6 @@ class ModelConfig:
 
 
 @dataclass
-class ColumnsConfig:
-    """Names of the columns in the data file; null recognises the usual ones."""
-
-    prompt: Optional[str] = MISSING
-    input: Optional[str] = MISSING
-    """Appended to the prompt on a new line, as alpaca's ``input``."""
-    response: Optional[str] = MISSING
-    history: Optional[str] = MISSING
-    messages: Optional[str] = MISSING
-    system: Optional[str] = MISSING
-
-
-@dataclass
-class DataConfig:
-    source: Source = MISSING
-    """``synthetic``: random tokens, every sample ``max_length`` long, for measuring."""
-    path: Optional[str] = MISSING
-    """JSONL or JSON file; null is the instruction set that ships with glmexp."""
-    columns: ColumnsConfig = field(default_factory=ColumnsConfig)
-    max_length: Annotated[int, Ge(2)] = MISSING
-    """Tokens of one sample, prompt and answer together. Activation memory grows with it."""
-    max_source_length: MaybeCount = MISSING
-    """Tokens kept of the prompt (its head), as ChatGLM2's official P-tuning script; null has no limit of its own."""
-    max_target_length: MaybeCount = MISSING
-    """Tokens kept of the answer; null has no limit of its own."""
-    over_length: OverLength = MISSING
-    """What happens to a sample longer than ``max_length``: its end is cut, or it is dropped. Both are counted."""
-    on_bad: OnBad = MISSING
-    """A line that cannot be read stops the run, or is counted and skipped."""
-    limit: MaybeCount = MISSING
-    """Samples read from the head of the file; null reads all."""
-
-
-@dataclass
 class MethodConfig:
     name: Method = MISSING
     rank: MaybeCount = MISSING
@@ -111,6 +77,18 @@ class MethodConfig:
     dropout: Annotated[Optional[float], Ge(0.0), Le(1.0)] = MISSING
     target_modules: Optional[list[str]] = MISSING
     """Linear layers that get an adapter; null takes the model's attention projections."""
+    dora: Optional[bool] = None
+    """LoRA and QLoRA: DoRA, which learns the length of each column apart from its direction; slower."""
+    rslora: Optional[bool] = None
+    """LoRA and QLoRA: rank-stabilised LoRA, the update multiplied by alpha / sqrt(rank)."""
+    quant_type: Optional[QuantType] = None
+    """QLoRA: the 4-bit data type of the frozen weights."""
+    double_quant: Optional[bool] = None
+    """QLoRA: the quantisation constants are quantised too, which saves about 0.4 bits a parameter."""
+    last_layers: SmallCount = None
+    """Freeze: how many of the model's last layers are trained."""
+    trainable: Optional[list[str]] = None
+    """Freeze: shell patterns of the parameters that are trained besides, as in ``['*.embed_tokens.*', 'lm_head.*']``."""
     prefix_length: SmallCount = None
     """P-tuning v2: trained positions before the first token of every layer (the official scripts' PRE_SEQ_LEN)."""
     prefix_projection: Optional[bool] = None
@@ -192,6 +170,49 @@ class TrainConfig:
     """Largest gradient norm; null or 0 does not clip."""
     save_weights: bool = MISSING
     """Write the trained weights to ``export/`` at the end of the run."""
+    resume: Optional[str] = MISSING
+    """A checkpoint's folder, or a run's for its newest: continues from there in a new run. ``auto`` continues, in place, the
+    newest run of the same ``config_hash`` that is not finished; where there is none, the run starts afresh."""
+    stop_after: MaybeCount = MISSING
+    """Save a checkpoint and end after this optimizer step, though the schedule goes on to the last; null does not."""
+
+
+@dataclass
+class CheckpointConfig:
+    """Training state in ``checkpoints/``: weights, optimizer, schedule, loss scale and place in the data."""
+
+    every: MaybeCount = MISSING
+    """Optimizer steps between checkpoints; null saves none, but on a signal under ``train.resume=auto``."""
+    keep: Count = MISSING
+    """Checkpoints kept, the newest ones; the best one is kept besides."""
+    best: Optional[str] = MISSING
+    """The score of the evaluations by which the best checkpoint is kept and exported: loss, perplexity, or one of
+    ``eval.metrics`` such as rouge-l; null keeps none for its score and exports the last weights."""
+
+
+@dataclass
+class EvalConfig:
+    """Evaluation on ``data.eval_path`` or ``data.eval_share``, during a run and by the verb ``evaluate``."""
+
+    every: MaybeCount = MISSING
+    """Optimizer steps between evaluations; null evaluates once, at the end of the run."""
+    micro: MaybeCount = MISSING
+    """Samples a forward pass and rank; null is batch.micro."""
+    generate: bool = MISSING
+    """During a run: let the model answer and score the answers, besides the loss. ``evaluate`` always does."""
+    metrics: Metric = MISSING
+    """How answers are scored: ``chatglm2_char`` (ROUGE of jieba's words, BLEU of characters, as ChatGLM2's P-tuning script) or
+    ``chatglm3_jieba`` (both of jieba's words, as ChatGLM3's fine-tuning demo)."""
+    max_new_tokens: Count = MISSING
+    """Longest answer that is generated, in tokens."""
+    temperature: Annotated[float, Ge(0)] = MISSING
+    """0 takes the likeliest token each time; above, answers are sampled."""
+    top_p: Annotated[float, Gt(0), Le(1)] = MISSING
+    """Sampling: the likeliest tokens that together have this probability."""
+    seed: Annotated[int, Ge(0), Le(2**32 - 1)] = MISSING
+    """Of the sampling."""
+    patience: MaybeCount = MISSING
+    """End the run after so many evaluations in a row that did not better ``checkpoint.best``; null does not."""
 
 
 @dataclass
@@ -264,6 +285,8 @@ class Config:
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     deepspeed: dict[str, Any] = field(default_factory=dict)

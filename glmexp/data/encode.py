@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from glmexp.config.choices import OverLength
-from glmexp.config.schema import DataConfig
+from glmexp.config.data_schema import DataConfig
 
 Message = dict[str, Any]
 

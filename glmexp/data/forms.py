@@ -13,7 +13,7 @@ found at the first sample that has one, and all others must have the same.
 from dataclasses import dataclass
 from typing import Any
 
-from glmexp.config.schema import ColumnsConfig
+from glmexp.config.data_schema import ColumnsConfig
 from glmexp.data.encode import Message
 
 PAIRS = (("content", "summary"), ("instruction", "output"), ("prompt", "response"))
