@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from glmexp.config.choices import OnBad, OverLength, Source
-from glmexp.config.errors import UserError
 from glmexp.config.data_schema import DataConfig
+from glmexp.config.errors import UserError
 from glmexp.data.encode import DroppedSampleError, Encoded, Limits, Message, Prompts, encode
 from glmexp.data.read import REMEMBERED, Conversation, Found, data_file, read
 from glmexp.data.store import Counts, TokenWriter, is_ready

@@ -5,8 +5,8 @@ from itertools import groupby
 from typing import Any
 
 from glmexp.config.choices import Source
-from glmexp.config.errors import UserError
 from glmexp.config.data_schema import DataConfig
+from glmexp.config.errors import UserError
 from glmexp.data.encode import DroppedSampleError, Encoded, Limits, Prompts, encode
 from glmexp.data.read import Found, read, visible
 from glmexp.data.store import IGNORED

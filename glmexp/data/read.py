@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.config.choices import OnBad
-from glmexp.config.errors import UserError
 from glmexp.config.data_schema import DataConfig
+from glmexp.config.errors import UserError
 from glmexp.data.encode import Message
 from glmexp.data.forms import FORMS_READ, Reader, SampleError
 
