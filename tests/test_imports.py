@@ -18,7 +18,7 @@ ALLOWED = {
     "trial": {"trial", "dsconfig", "track", "architecture", "config"},
     "data": {"data", "config"},
     "models": {"models", "architecture", "config"},
-    "train": {"train", "models", "data", "architecture", "config", "trial.record", "trial.orphan"},
+    "train": {"train", "models", "data", "architecture", "config", "trial.record", "trial.orphan", "trial.saved"},
     "sweep": {"sweep", "trial", "dsconfig", "track", "architecture", "config"},
     "hydra_entry": {"sweep", "trial", "dsconfig", "track", "architecture", "config"},
     "__main__": {"hydra_entry", "sweep", "trial", "dsconfig", "track", "architecture", "config"},

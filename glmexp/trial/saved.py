@@ -1,0 +1,130 @@
+"""What is known of a run's checkpoints without reading tensors: names, wholeness, which is newest, which is best.
+
+``RUN/checkpoints/step-000120/`` holds DeepSpeed's files and ``state.json``. The folder is built under a hidden name and renamed
+when all of it is on the disk: one that is there is whole, unless something happened to it since. Both sides import this
+module, so it stands on the standard library and UserError alone.
+"""
+
+import json
+import re
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glmexp.config.errors import UserError
+
+FOLDER = "checkpoints"
+STATE = "state.json"
+BEST = "best.json"
+"""In ``checkpoints/``: ``{"tag": "step-000120", "score": "rouge-l", "value": 41.2, "step": 120}``."""
+NAME = re.compile(r"step-(\d{6,})$")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One checkpoint."""
+
+    path: Path
+    """Its folder, absolute."""
+    step: int
+    """Optimizer steps done, skipped ones included."""
+    state: dict[str, Any]
+    """The content of ``state.json``: ``step``, ``applied``, ``skipped``, ``world_size``, ``zero_stage``, ``method`` and more
+    (``train.checkpoint``); ``files`` maps each file's name to its size in bytes."""
+
+
+def tag(step: int) -> str:
+    """Name of the checkpoint after optimizer step ``step``; names sort as steps do."""
+    return f"step-{step:06d}"
+
+
+def folders(run: Path) -> list[Path]:
+    """The folders of a run's checkpoints, oldest first, damaged ones included."""
+    try:
+        found = [path for path in (run / FOLDER).iterdir() if NAME.match(path.name) and path.is_dir()]
+    except OSError:
+        return []
+    return sorted(found, key=_step)
+
+
+def checkpoints(run: Path) -> list[Saved]:
+    """The whole checkpoints of a run, oldest first."""
+    return [_read(path) for path in folders(run) if is_whole(path)]
+
+
+def is_whole(path: Path) -> bool:
+    """Whether ``state.json`` can be read and every file that it lists is there in its size."""
+    return damage(path) is None
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with the checkpoint ``path``, as far as names and sizes tell; None if nothing is."""
+    try:
+        saved = _read(path)
+        files = {str(name): int(size) for name, size in saved.state["files"].items()}
+    except FileNotFoundError:
+        return f"{STATE} is not there"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"{STATE} cannot be read"
+    for name, size in files.items():
+        try:
+            found = (path / name).stat().st_size
+        except OSError:
+            return f"{name} is not there"
+        if found != size:
+            return f"{name} has {found} bytes and should have {size}"
+    return None
+
+
+def corruption(file: Path) -> str | None:
+    """What is wrong with the content of one file of a checkpoint; None if nothing is. Reads all of it.
+
+    PyTorch's files are zip archives that hold a CRC-32 of every tensor, which ``torch.load`` does not look at.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            bad = archive.testzip()
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        return f"{file.name} cannot be read: {error}"
+    return None if bad is None else f"{file.name} is not what was written (checksum of {bad})"
+
+
+def find(path: Path) -> Saved:
+    """The checkpoint that ``path`` means: a checkpoint's folder, or a run's for its newest. Raises UserError."""
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder\ngive a checkpoint (RUN/{FOLDER}/{tag(100)}) or the folder of a run")
+    chosen = path
+    if NAME.match(path.name) is None and not (path / STATE).is_file():
+        run = path.parent if path.name == FOLDER else path
+        listed = folders(run)
+        if not listed:
+            raise UserError(f"{path} holds no checkpoint\ncheckpoint.every=N makes a run save one every N optimizer steps")
+        chosen = listed[-1]
+    wrong = damage(chosen)
+    if wrong is None:
+        return _read(chosen)
+    others = [saved.path for saved in checkpoints(chosen.parent.parent) if saved.path.name != chosen.name]
+    move = f"the newest whole one beside it is {others[-1]}" if others else "there is no whole one beside it"
+    raise UserError(f"{chosen} is damaged: {wrong}\n{move}")
+
+
+def best(run: Path) -> dict[str, Any] | None:
+    """The content of ``checkpoints/best.json``; None without one that can be read and whose checkpoint is whole."""
+    try:
+        content = json.loads((run / FOLDER / BEST).read_text(encoding="utf-8"))
+        known = is_whole(run / FOLDER / str(content["tag"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return content if known else None
+
+
+def _step(path: Path) -> int:
+    found = NAME.match(path.name)
+    return int(found[1]) if found else -1
+
+
+def _read(path: Path) -> Saved:
+    state = json.loads((path / STATE).read_text(encoding="utf-8"))
+    return Saved(path.absolute(), int(state["step"]), state)
