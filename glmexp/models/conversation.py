@@ -62,6 +62,13 @@ class Prompts(ABC):
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
         return ids
 
+    def stop_ids(self) -> list[int]:
+        """Ids that end a generated answer: the format's end-of-turn tokens, and the tokenizer's end of text if it has one."""
+        turn = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+        ids = {number for segment in self.conversation(turn) if segment.closing for number in segment.ids}
+        end = self.tokenizer.eos_token_id
+        return sorted(ids | ({end} if isinstance(end, int) else set()))
+
     def token_id(self, token: str) -> int:
         """The id of a special token of the format. UserError if the tokenizer does not have it."""
         found = self.tokenizer.convert_tokens_to_ids(token)

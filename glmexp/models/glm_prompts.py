@@ -61,6 +61,9 @@ class RolePrompts(Prompts):
         """The token learnt after the last answer."""
         return end_id(self.tokenizer)
 
+    def stop_ids(self) -> list[int]:
+        return sorted({end_id(self.tokenizer), self.roles["user"], self.roles["observation"]})
+
     def text(self, message: Message) -> str:
         """What is encoded after the role: the content, and for a system message the tools as indented JSON."""
         if message["role"] != "system" or not message.get("tools"):
