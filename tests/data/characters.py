@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.config.choices import OnBad, OverLength, Source
-from glmexp.config.schema import ColumnsConfig, DataConfig
+from glmexp.config.data_schema import ColumnsConfig, DataConfig
 
 END = 2
 
