@@ -17,6 +17,8 @@ DS_CONFIG = "ds_config.json"
 METRICS = "metrics.jsonl"
 LOG = "train.log"
 RESULT = "result.json"
+RUN = "run.json"
+"""What a run is, written before its ranks start: see ``glmexp.trial.resume``."""
 
 BUILDING_OP = "building DeepSpeed's "
 """How a rank's note begins before it compiles an op, which takes a minute: of all notes a sweep shows these."""
@@ -62,6 +64,9 @@ class RankRecord:
     done: int = 0
     """Units of the phase finished: samples, tensors or steps."""
     total: int | None = None
+    resumed: int | None = None
+    """In a folder that holds an earlier session of the run: the step it goes on from, 0 for the first. Rank 0 sets it when it has
+    cut ``metrics.jsonl`` back to that step, and before it appends a row; until then the parent reads no row."""
     updated: float = 0.0
     """Seconds since the epoch."""
     numbers: dict[str, float] = field(default_factory=dict)
@@ -118,6 +123,11 @@ class RankWriter:
         record.phase, record.done, record.total, record.numbers = phase, done, total, numbers
         if entered or done == total or time.time() - record.updated >= self.every_seconds:
             self.write()
+
+    def resume(self, step: int) -> None:
+        """Tells that ``metrics.jsonl`` ends with ``step`` and that the next row is that of the step after it."""
+        self.record.resumed = step
+        self.write()
 
     def note(self, line: str, warning: bool = False) -> None:
         """Tells the user one line; a ``warning`` is kept in the result too."""
