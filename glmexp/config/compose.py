@@ -14,6 +14,9 @@ from typing import Any, get_type_hints
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from glmexp.config.checkpoint import AUTO
+from glmexp.config.choices import Source
+from glmexp.config.data_files import absolute_files
 from glmexp.config.errors import UserError
 from glmexp.config.files import from_composed, leaves
 from glmexp.config.rules import check_sources
@@ -110,23 +113,33 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def absolute_paths(values: dict[str, Any], start: Path | None = None) -> dict[str, Any]:
-    """``values`` with data.path, offload.nvme_path and a local model.path made absolute, relative to the folder of the call."""
+    """``values`` with the paths in them made absolute, relative to the folder of the call.
+
+    They are data.path and data.eval_path, offload.nvme_path, a local model.path, and train.resume where it is not ``auto``.
+    """
     here = start or Path.cwd()
 
     def absolute(path: str) -> str:
         return os.path.normpath(here / os.path.expanduser(path))  # a ~ of nobody stays
 
-    data, model, offload = (dict(values.get(group, {})) for group in ("data", "model", "offload"))
-    if isinstance(data.get("path"), str):
-        data["path"] = absolute(data["path"])
+    def local(path: str) -> bool:
+        return path.startswith((".", "/", "~")) or os.path.isdir(here / path)  # false for a name too long
+
+    data, model, offload, train = (dict(values.get(group, {})) for group in ("data", "model", "offload", "train"))
+    if data.get("source") == Source.hub.name:
+        if isinstance(data.get("path"), str) and local(data["path"]):
+            data["path"] = absolute(data["path"])
+    else:
+        data |= {name: absolute_files(data[name], here) for name in ("path", "eval_path") if name in data}
     if isinstance(offload.get("nvme_path"), str) and offload["nvme_path"].strip():
         offload["nvme_path"] = absolute(offload["nvme_path"])
     if isinstance(model.get("path"), str):
         path = model["path"]
-        local = path.startswith((".", "/", "~")) or os.path.isdir(here / path)  # false for a name too long
-        if local and path != "tiny":
+        if local(path) and path != "tiny":
             model["path"] = absolute(path)
-    return {**values, "data": data, "model": model, "offload": offload}
+    if isinstance(train.get("resume"), str) and train["resume"].strip() and train["resume"] != AUTO:
+        train["resume"] = absolute(train["resume"])
+    return {**values, "data": data, "model": model, "offload": offload, "train": train}
 
 
 def _resolve(task: DictConfig) -> dict[str, Any]:

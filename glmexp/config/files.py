@@ -69,9 +69,10 @@ def from_composed(task: DictConfig, values: dict[str, Any]) -> Config:
         raise UserError(type_error(error)) from error
     config = replace(
         config,
-        data=replace(config.data, path=values["data"]["path"]),
+        data=replace(config.data, path=values["data"]["path"], eval_path=values["data"]["eval_path"]),
         model=replace(config.model, path=values["model"]["path"]),
         offload=replace(config.offload, nvme_path=values["offload"]["nvme_path"]),
+        train=replace(config.train, resume=values["train"]["resume"]),
     )
     _refuse_nested_items(config)
     check_values(config)

@@ -7,7 +7,7 @@ from glmexp.config.choices import Init, MeasureSamples, Source, Task
 from glmexp.config.schema import Config
 
 STEPS_ARE_ITS_OWN = ("train.max_steps", "train.epochs")
-SAVES_NOTHING = ("train.save_weights",)
+SAVES_NOTHING = ("train.save_weights", "train.resume", "train.stop_after", "checkpoint.")
 
 
 def initialisation(config: Config) -> Init:
@@ -45,8 +45,10 @@ def without_effect(config: Config, sources: Mapping[str, str]) -> Iterator[str]:
                 f"{key} has no effect on measure, which runs measure.warmup_steps={steps.warmup_steps} and "
                 f"measure.steps={steps.steps}"
             )
-        elif key in SAVES_NOTHING:
-            yield f"{key} has no effect on measure, which saves nothing"
+        elif key.startswith(SAVES_NOTHING):
+            yield f"{key} has no effect on measure, which saves nothing and begins afresh"
+        elif key.startswith("eval."):
+            yield f"{key} has no effect on measure, which evaluates nothing"
         elif key.startswith("data.") and key != "data.max_length" and random_tokens(config):
             yield f"{key} has no effect with measure.samples=synthetic; measure.samples=longest reads the samples of the file"
 

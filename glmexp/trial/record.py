@@ -17,6 +17,8 @@ DS_CONFIG = "ds_config.json"
 METRICS = "metrics.jsonl"
 LOG = "train.log"
 RESULT = "result.json"
+REQUEST = "request.json"
+"""What a verb that uses a trained model asks of its child."""
 RUN = "run.json"
 """What a run is, written before its ranks start: see ``glmexp.trial.resume``."""
 
@@ -65,8 +67,8 @@ class RankRecord:
     """Units of the phase finished: samples, tensors or steps."""
     total: int | None = None
     resumed: int | None = None
-    """In a folder that holds an earlier session of the run: the step it goes on from, 0 for the first. Rank 0 sets it when it has
-    cut ``metrics.jsonl`` back to that step, and before it appends a row; until then the parent reads no row."""
+    """The step that this session goes on from, 0 for a fresh start. Rank 0 sets it when it has cut ``metrics.jsonl`` back to that
+    step, and before it appends a row; in a folder with an earlier session the parent reads no row until then."""
     updated: float = 0.0
     """Seconds since the epoch."""
     numbers: dict[str, float] = field(default_factory=dict)

@@ -186,13 +186,20 @@ def test_an_experiment_may_not_rewire_hydra(experiments):
 def test_paths_are_relative_to_the_folder_of_the_call(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
-    values = {"data": {"path": "data/../x.jsonl"}, "model": {"path": "model"}, "offload": {"nvme_path": "swap"}}
+    values = {
+        "data": {"path": "data/../x.jsonl"},
+        "model": {"path": "model"},
+        "offload": {"nvme_path": "swap"},
+        "train": {"resume": "outputs/a/checkpoints/step-000003"},
+    }
     assert absolute_paths(values) == {
         "data": {"path": f"{tmp_path}/x.jsonl"},
         "model": {"path": f"{tmp_path}/model"},
         "offload": {"nvme_path": f"{tmp_path}/swap"},
+        "train": {"resume": f"{tmp_path}/outputs/a/checkpoints/step-000003"},
     }
     hub = {"data": {"path": None}, "model": {"path": "THUDM/chatglm2-6b"}, "offload": {"nvme_path": None}}
+    hub["train"] = {"resume": "auto"}
     assert absolute_paths(hub) == hub
 
 
