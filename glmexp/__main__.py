@@ -28,6 +28,7 @@ STANDALONE = {
     "convert": "glmexp.dsconfig.convert_command",
     "report": "glmexp.sweep.report_command",
     "doctor": "glmexp.trial.doctor",
+    "predict": "glmexp.trial.predict",
 }
 """Verbs that compose nothing and take arguments of their own -> the module with ``main(arguments)``."""
 VERBS = (*TASKS, *COMPOSING, *STANDALONE)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
@@ -21,6 +22,7 @@ def generate(
     synced: bool = False,
     numbers: Sequence[int] | None = None,
     device: torch.device | None = None,
+    streamer: Any = None,
 ) -> list[str]:
     """The model's answers to one batch of prompts, without special tokens and the white space around them.
 
@@ -38,6 +40,7 @@ def generate(
             ranks call this together, then, and equally often.
         numbers: number of each prompt in the whole data set; null counts from 0.
         device: where the model computes; null is where its weights are.
+        streamer: has ``put``, which takes the ids of the one prompt and then each token as it comes, and ``end``.
     """
     device = next(model.parameters()).device if device is None else device
     length = max(len(prompt) for prompt in prompts)
@@ -58,6 +61,7 @@ def generate(
             generation_config=settings,
             logits_processor=drawing,
             synced_gpus=synced,
+            streamer=streamer,
         )
     return [_text(tokenizer, row[length:], stops) for row in ids.tolist()]
 

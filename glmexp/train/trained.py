@@ -2,12 +2,12 @@
 
 import json
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from deepspeed.runtime.zero import GatheredParameters
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
@@ -78,12 +78,16 @@ def find_source(run: Path, chosen: str | None = None) -> Source:
 
 def _nothing(run: Path, chosen: str | None, kept: list[saved.Saved]) -> str:
     names = [item.path.name for item in kept]
-    if chosen is None or not names:
-        asked = "" if chosen is None else f" (checkpoint={chosen})"
+    if chosen is None:
         return (
-            f"{run} holds no trained weights{asked}: no {EXPORT}/ and no whole checkpoint\n"
-            f"train with train.save_weights=true, or with checkpoint.every=N"
+            f"{run} holds no trained weights: no {EXPORT}/ and no whole checkpoint\n"
+            "train with train.save_weights=true, or with checkpoint.every=N"
         )
+    if chosen == EXPORT:
+        there = f"; take checkpoint={NEWEST}" if names else ""
+        return f"checkpoint={EXPORT}: {run} has no {EXPORT}/{there}\ntrain.save_weights=true writes it at the end of a run"
+    if not names:
+        return f"checkpoint={chosen}: {run} holds no whole checkpoint\ncheckpoint.every=N makes a run save one every N steps"
     broken = [path.name for path in saved.folders(run) if path.name == chosen]
     wrong = f"is damaged: {saved.damage(run / saved.FOLDER / chosen)}" if broken else "is not there"
     close = nearest(chosen, names)
@@ -175,10 +179,19 @@ def put(model: PreTrainedModel, source: Source, config: Config) -> None:
     if reads:
         _compare(wanted, state, source)
     for name, parameter in wanted.items():
-        whole = hasattr(parameter, "ds_id")
-        with torch.no_grad(), GatheredParameters([parameter], modifier_rank=0, enabled=whole):
+        with torch.no_grad(), _whole(parameter):
             if reads:
                 parameter.copy_(state.pop(name))
+
+
+def _whole(parameter: nn.Parameter) -> AbstractContextManager[None]:
+    """Gathers a partitioned parameter; on leaving, rank 0's values go to every rank."""
+    if not hasattr(parameter, "ds_id"):
+        return nullcontext()
+    from deepspeed.runtime.zero import GatheredParameters  # takes seconds to import, and answers need it seldom
+
+    gathered: AbstractContextManager[None] = GatheredParameters([parameter], modifier_rank=0)
+    return gathered
 
 
 def _compare(wanted: dict[str, nn.Parameter], state: dict[str, torch.Tensor], source: Source) -> None:
@@ -204,7 +217,7 @@ def _compare(wanted: dict[str, nn.Parameter], state: dict[str, torch.Tensor], so
 def _read(model: PreTrainedModel, source: Source, config: Config) -> dict[str, torch.Tensor]:
     """What was trained, by its names in ``model``; whole tensors on the host."""
     if not source.is_export:
-        from glmexp.train.checkpoint import trained_weights
+        from glmexp.train.checkpoint_files import trained_weights
 
         return trained_weights(source.path)
     if config.method.name is Method.ptuning_v2:

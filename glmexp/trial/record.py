@@ -15,6 +15,9 @@ from typing import Any
 CONFIG = "config.yaml"
 DS_CONFIG = "ds_config.json"
 METRICS = "metrics.jsonl"
+EVALUATIONS = "evaluations.jsonl"
+PREDICTIONS = "predictions.jsonl"
+"""What the model answered in the last evaluation that let it, with references and scores."""
 LOG = "train.log"
 RESULT = "result.json"
 REQUEST = "request.json"
@@ -42,6 +45,13 @@ class State(str, Enum):
     interrupted = "interrupted"
     killed = "killed"
     failed = "failed"
+
+
+STEP_FIGURES = (
+    *("tokens_per_second", "padded_tokens_per_second", "mfu", "tflops_per_second"),
+    *("step_seconds", "data_seconds", "forward_seconds", "backward_seconds", "update_seconds"),
+)
+"""Figures of a step whose median over the steps is the run's."""
 
 
 class Phase(str, Enum):
