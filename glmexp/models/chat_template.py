@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from glmexp.config.choices import Turns
 from glmexp.config.errors import UserError
-from glmexp.models.conversation import Message, Prompts, Segment, end_id, require_answer
+from glmexp.models.conversation import Message, Prompts, Segment, end_id, masked, require_answer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 class ChatPrompts(Prompts):
-    """The tokenizer's chat template; every assistant message is learnt, with the end-of-turn token the template writes.
+    """The tokenizer's chat template; an answer is learnt with the end-of-turn token that the template writes.
 
     Where an answer lies is found by rendering growing parts of the conversation: the rendering of what comes before an answer,
     with the generation prompt, must begin the rendering that holds the answer. What the template writes before the answer is
@@ -35,12 +36,12 @@ class ChatPrompts(Prompts):
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         return self._ids(self._render(messages, True))
 
-    def conversation(self, messages: Sequence[Message]) -> list[Segment]:
+    def conversation(self, messages: Sequence[Message], turns: Turns = Turns.all) -> list[Segment]:
         require_answer(messages)
         pieces: list[str] = []  # What is masked and what is an answer, in turn.
         seen = ""
         for place, message in enumerate(messages):
-            if message["role"] != "assistant":
+            if message["role"] != "assistant" or (turns is Turns.last and place < len(messages) - 1):
                 continue
             before = self._render(messages[:place], True)
             after = self._render(messages[: place + 1], False)
@@ -100,7 +101,7 @@ class ChatPrompts(Prompts):
             f"The chat template of {self.tokenizer.name_or_path!r} writes the beginning of a conversation differently once the"
             f" answer (message {place + 1}) is there, so the answer's tokens cannot be told apart.\n"
             + (
-                "Give one answer a sample (earlier turns are rewritten by such templates), or set model.template=plain."
+                "Set data.turns=last (earlier turns are rewritten by such templates), or model.template=plain."
                 if several
                 else "Set model.template=plain, or give the folder a template whose generation prompt begins the answer."
             )
@@ -108,7 +109,7 @@ class ChatPrompts(Prompts):
 
 
 class PlainPrompts(Prompts):
-    """For a base model: each question and a newline, each answer and the end token; the answers and end tokens are learnt.
+    """For a base model: each question and a newline, each answer and the end token; an answer is learnt with its end token.
 
     What the tokenizer puts before every text (a begin token, ChatGLM's ``[gMASK]sop``) begins it once.
     """
@@ -129,15 +130,19 @@ class PlainPrompts(Prompts):
             ids += [*self.encode(message["content"]), self.end] if answered else self.encode(f"{message['content']}\n")
         return ids
 
-    def conversation(self, messages: Sequence[Message]) -> list[Segment]:
+    def conversation(self, messages: Sequence[Message], turns: Turns = Turns.all) -> list[Segment]:
         require_answer(messages)
+        if turns is Turns.last:
+            return [*masked(self.prompt(messages[:-1])), *self._answer(messages[-1])]
         segments: list[Segment] = []
-        masked = list(self.prefix)
+        before = list(self.prefix)
         for message in messages:
             if message["role"] == "assistant":
-                segments += [Segment(masked, False)] if masked else []
-                segments += [Segment(self.encode(message["content"]), True), Segment([self.end], True, closing=True)]
-                masked = []
+                segments += [*masked(before), *self._answer(message)]
+                before = []
             else:
-                masked += self.encode(f"{message['content']}\n")
+                before += self.encode(f"{message['content']}\n")
         return segments
+
+    def _answer(self, message: Message) -> list[Segment]:
+        return [Segment(self.encode(message["content"]), True), Segment([self.end], True, closing=True)]

@@ -12,6 +12,8 @@ parts are encoded apart, and special tokens come from the format only, never fro
   official P-tuning script keeps ``max_source_length`` ids of the first, ``max_target_length`` of the second and always the
   closing one;
 * with several answers every learnt turn has its own answer and closing segment, and a cut takes ids from the end.
+
+Which answers are learnt is ``data.turns``: all of them, or the last, which gives a single-answer conversation in every format.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from glmexp.config.choices import TEMPLATES
+from glmexp.config.choices import TEMPLATES, Turns
 from glmexp.config.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -41,6 +43,11 @@ class Segment:
     """The end-of-turn token(s) after an answer: kept when the answer before it is shortened."""
 
 
+def masked(ids: list[int]) -> list[Segment]:
+    """A segment that is not learnt; none for no ids."""
+    return [Segment(ids, False)] if ids else []
+
+
 class Prompts(ABC):
     """One prompt format bound to one tokenizer."""
 
@@ -54,13 +61,20 @@ class Prompts(ABC):
         """Ids up to where the answer begins; ``messages`` ends with the question. UserError if the format has no such form."""
 
     @abstractmethod
-    def conversation(self, messages: Sequence[Message]) -> list[Segment]:
+    def conversation(self, messages: Sequence[Message], turns: Turns = Turns.all) -> list[Segment]:
         """The training sequence; ``messages`` ends with an answer. UserError if the format has no such form."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text: nothing added, and nothing in it read as a special token."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        return ids
+        tokenizer = self.tokenizer
+        if not tokenizer.is_fast:
+            return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        # The Rust tokenizer itself, with what that call would set: transformers' own wrapping takes four times as long.
+        backend = tokenizer.backend_tokenizer
+        backend.encode_special_tokens = True
+        backend.no_truncation()
+        backend.no_padding()
+        return list(backend.encode(text, add_special_tokens=False).ids)
 
     def stop_ids(self) -> list[int]:
         """Ids that end a generated answer: the format's end-of-turn tokens, and the tokenizer's end of text if it has one."""

@@ -4,17 +4,20 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from glmexp.config.choices import Turns
 from glmexp.config.errors import UserError
-from glmexp.models.conversation import Message, Prompts, Segment, end_id, require_answer, suggest
+from glmexp.models.conversation import Message, Prompts, Segment, end_id, masked, require_answer, suggest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 class RoundPrompts(Prompts):
-    """ChatGLM2: numbered rounds; the last answer is learnt, as its official P-tuning script does.
+    """ChatGLM2: numbered rounds, from 1. The format has no system role: its text stands before the first round.
 
-    The format has no system role: a system message is written before the first round, on a paragraph of its own.
+    ``turns=last`` is the original's prompt with its history, and the last answer, as the official P-tuning script trains.
+    ``turns=all`` learns every answer with an end token of its own. That token then stands between the rounds, where the
+    original's prompt has none: without it the model would not learn to end any answer but the last.
     """
 
     template = "chatglm2"
@@ -30,19 +33,35 @@ class RoundPrompts(Prompts):
             raise UserError(f"A {self.template} prompt ends with a user message.")
         text = f"{system}\n\n" if system else ""
         for number in range(1, len(turns), 2):
-            text += f"[Round {number // 2 + 1}]\n\n问：{turns[number - 1]}\n\n答：{turns[number]}\n\n"
-        text += f"[Round {len(turns) // 2 + 1}]\n\n问：{turns[-1]}\n\n答："
-        return self.prefix + self.encode(text)
+            text += f"{self._question(turns, number)}{turns[number]}\n\n"
+        return self.prefix + self.encode(text + self._question(turns, len(turns)))
 
-    def conversation(self, messages: Sequence[Message]) -> list[Segment]:
+    def conversation(self, messages: Sequence[Message], turns: Turns = Turns.all) -> list[Segment]:
         require_answer(messages)
+        if turns is Turns.last:
+            return [Segment(self.prompt(messages[:-1]), False), *self._answer(messages[-1]["content"])]
+        system, texts = split_turns(messages, self.template)
+        first = f"{system}\n\n" if system else ""
+        segments = [Segment(self.prefix + self.encode(first + self._question(texts, 1)), False), *self._answer(texts[1])]
+        for number in range(3, len(texts), 2):
+            segments += [Segment(self._later(f"\n\n{self._question(texts, number)}"), False), *self._answer(texts[number])]
+        return segments
+
+    def _question(self, turns: Sequence[str], answer: int) -> str:
+        """The round of the question before turn number ``answer``, up to where its answer begins."""
+        return f"[Round {answer // 2 + 1}]\n\n问：{turns[answer - 1]}\n\n答："
+
+    def _answer(self, text: str) -> list[Segment]:
         # Encoded apart: joined, the last piece of the prompt and the first of the answer may merge into another token.
-        answer = self.encode(messages[-1]["content"])
-        return [Segment(self.prompt(messages[:-1]), False), Segment(answer, True), Segment([self.end], True, closing=True)]
+        return [Segment(self.encode(text), True), Segment([self.end], True, closing=True)]
+
+    def _later(self, text: str) -> list[int]:
+        """Ids of what begins with a newline, as within a text: alone, SentencePiece would put a blank in front of it."""
+        return self.encode(f"答{text}")[len(self.encode("答")) :]
 
 
 class RolePrompts(Prompts):
-    """ChatGLM3: a role token before each message; every assistant message is learnt with the token that follows it.
+    """ChatGLM3: a role token before each message; an assistant message is learnt with the token that follows it.
 
     The token that follows is the next role token, or the end-of-text token after the last message: what the model has to
     write for its turn to end (ChatGLM3's finetune_demo shifts its mask so). Messages of an observation are not learnt.
@@ -87,25 +106,27 @@ class RolePrompts(Prompts):
             ids += [role, *content]
         return [*ids, self.roles["assistant"]]
 
-    def conversation(self, messages: Sequence[Message]) -> list[Segment]:
+    def conversation(self, messages: Sequence[Message], turns: Turns = Turns.all) -> list[Segment]:
         require_answer(messages)
+        if turns is Turns.last:
+            _, answer = self.parts(messages[-1])
+            closing = Segment([self.end], True, closing=True)
+            return [Segment(self.prompt(messages[:-1]), False), Segment(answer, True), closing]
         segments: list[Segment] = []
-        masked = list(self.prefix)
+        before = list(self.prefix)
         after_answer = False
         for message in messages:
             role, content = self.parts(message)
             if after_answer:
                 segments.append(Segment([role], True, closing=True))
             else:
-                masked.append(role)
+                before.append(role)
             after_answer = message["role"] == "assistant"
             if after_answer:
-                if masked:
-                    segments.append(Segment(masked, False))
-                segments.append(Segment(content, True))
-                masked = []
+                segments += [*masked(before), Segment(content, True)]
+                before = []
             else:
-                masked += content
+                before += content
         return [*segments, Segment([self.end], True, closing=True)]
 
 

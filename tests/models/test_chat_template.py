@@ -5,6 +5,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
+from glmexp.config.choices import Turns
 from glmexp.config.errors import UserError
 from glmexp.models import load_tokenizer
 from glmexp.models.conversation import TEMPLATE_KEY
@@ -95,8 +96,24 @@ def test_what_the_template_writes_at_the_head_of_the_answer_is_learnt():
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_for_several_answers():
-    with pytest.raises(UserError, match="Give one answer a sample"):
+    with pytest.raises(UserError, match=r"data\.turns=last"):
         prompts_for(make(REWRITES_HISTORY)).conversation(CONVERSATION)
+
+
+def test_the_last_answer_alone_may_follow_turns_that_the_template_rewrites():
+    tokenizer = make(REWRITES_HISTORY)
+    prompts = prompts_for(tokenizer)
+    prompt, *answer = prompts.conversation(CONVERSATION, Turns.last)
+    assert prompt.ids == prompts.prompt(CONVERSATION[:-1])
+    assert [text for text, learn, _ in shown(tokenizer, answer) if learn] == ["<think>\n\n</think>\n\nBecause.", "<|im_end|>"]
+
+
+def test_of_several_answers_the_last_alone_is_learnt():
+    tokenizer = make(CHATML)
+    segments = prompts_for(tokenizer).conversation(CONVERSATION, Turns.last)
+    assert [text for text, learn, _ in shown(tokenizer, segments) if learn] == ["Because.", "<|im_end|>"]
+    every = prompts_for(tokenizer).conversation(CONVERSATION)
+    assert [i for segment in segments for i in segment.ids] == [i for segment in every for i in segment.ids]
 
 
 def test_a_token_across_the_border_is_split_there():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from glmexp.config.choices import Turns
 from glmexp.config.errors import UserError
 from glmexp.models import load_tokenizer
 from glmexp.models.prompts import prompts_for
@@ -49,7 +50,7 @@ def test_chatglm2_prompt(chatglm2):
 def test_chatglm2_labels_as_the_official_ptuning(chatglm2):
     prompts = prompts_for(chatglm2)
     for case in EXPECTED["ptuning_train"]:
-        prompt, answer, closing = prompts.conversation(turns(case["history"], case["query"], case["answer"]))
+        prompt, answer, closing = prompts.conversation(turns(case["history"], case["query"], case["answer"]), Turns.last)
         assert (prompt.learn, answer.learn, closing.learn, closing.closing) == (False, True, True, True)
         source, target = prompt.ids[: case["max_source_length"]], answer.ids[: case["max_target_length"]]
         ids = source + target + closing.ids
@@ -133,3 +134,37 @@ def test_a_format_whose_tokens_are_missing_is_refused(chatglm2):
     tokenizer.init_kwargs["glmexp_template"] = "chatglm3"
     with pytest.raises(UserError, match=r"<\|system\|>"):
         prompts_for(tokenizer)
+
+
+ROUNDS = [{"role": "system", "content": "你是助手"}, *turns([("一", "好的"), ("二", "不好")], "三", "可以")]
+
+
+@pytest.mark.parametrize("template", ["chatglm2", "chatglm3"])
+def test_the_last_answer_alone_follows_the_prompt_that_it_is_asked_with(template):
+    prompts = prompts_for(load_tokenizer(GOLDEN, template=template))
+    prompt, answer, closing = prompts.conversation(ROUNDS, Turns.last)
+    assert prompt.ids == prompts.prompt(ROUNDS[:-1])
+    assert [segment.learn for segment in (prompt, answer, closing)] == [False, True, True]
+    assert prompts.conversation(ROUNDS, Turns.all)[-2:] == [answer, closing]
+
+
+def test_every_round_of_chatglm2_is_learnt_with_its_end_token(chatglm2):
+    prompts = prompts_for(chatglm2)
+    segments = prompts.conversation(ROUNDS)
+    answers = [segment.ids for segment in segments if segment.learn and not segment.closing]
+    assert answers == [prompts.encode(text) for text in ("好的", "不好", "可以")]
+    assert [segment.ids for segment in segments if segment.closing] == [[chatglm2.eos_token_id]] * 3
+    asked = [segment.ids for segment in segments if not segment.learn]
+    assert asked[0] == prompts.prompt(ROUNDS[:2])
+    # A later round is written as within the original's prompt, where no blank stands before it.
+    whole = prompts.prompt(ROUNDS[:-1])
+    for ids, number in zip(asked[1:], "23", strict=True):
+        assert any(whole[start : start + len(ids)] == ids for start in range(len(whole)))
+        assert chatglm2.decode(ids).startswith(f"\n\n[Round {number}]\n\n问：")
+
+
+def test_text_is_encoded_as_transformers_does_whatever_was_set_on_the_tokenizer_before(chatglm2):
+    prompts, text = prompts_for(chatglm2), "people </s> [gMASK] 你好\n\n"
+    wanted = chatglm2.encode(text, add_special_tokens=False, split_special_tokens=True)
+    chatglm2(["一", "二三四五"], padding=True, truncation=True, max_length=3, split_special_tokens=False)
+    assert prompts.encode(text) == wanted
