@@ -2,7 +2,9 @@
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from glmexp.config.choices import Dtype
 from glmexp.config.schema import Config
@@ -27,6 +29,10 @@ class Skips:
     def dynamic(self) -> bool:
         """Whether the loss scale moves by itself."""
         return self.config.precision.dtype is Dtype.fp16 and self.config.scaler.loss_scale == 0
+
+    def go_on(self, state: Mapping[str, Any]) -> None:
+        """Counts on from a checkpoint's ``state.json``."""
+        self.in_a_row, self.total, self.applied = state["skipped_in_a_row"], state["skipped"], state["applied"]
 
     def record(self, step: int, skipped: bool, scale: float, next_scale: float) -> None:
         """Tells of a skipped step in one line. Raises DivergedError if skipping leads nowhere.

@@ -17,4 +17,5 @@ def for_task(config: Config) -> Config:
         return config
     data = replace(config.data, source=Source.synthetic, path=None, limit=None) if random_tokens(config) else config.data
     steps = config.measure.warmup_steps + config.measure.steps
-    return replace(config, data=data, train=replace(config.train, max_steps=steps, save_weights=False))
+    train = replace(config.train, max_steps=steps, save_weights=False, resume=None, stop_after=None)
+    return replace(config, data=data, train=train, checkpoint=replace(config.checkpoint, every=None))
