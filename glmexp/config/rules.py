@@ -10,16 +10,14 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 
-from glmexp.config import machinery, measure, offload, tracker
-from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Init, Language, Method, Source, Task
+from glmexp.config import machinery, measure, method, offload, tracker
+from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Language, Source, Task
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel
 from glmexp.config.zero import STAGES
 
 MOST_LINES = 5
-PREFIX_LR = 1e-3
-"""Below it, a prefix without projection hardly moves."""
 
 
 def check_values(config: Config) -> None:
@@ -56,7 +54,7 @@ def warnings(config: Config, sources: Mapping[str, str] | None = None) -> list[s
             f"overflow or lose accuracy in {dtype.value}; use precision={recommended[0]}"
         )
     if config.task is not Task.measure:  # it learns nothing that is kept
-        found += _learns_little(config)
+        found += method.warnings(config)
     if config.lang is not Language.en:
         found.append(
             f"lang={config.lang.value} has no effect on {config.task.value}: it is that of explain and of a sweep's report"
@@ -73,14 +71,6 @@ def without_sweep(sources: Mapping[str, str]) -> list[str]:
         return []
     listed = " and ".join([*([", ".join(asked[:-1])] if asked[1:] else []), asked[-1]])
     return [f"{listed} {'have' if asked[1:] else 'has'} no effect without --multirun"]
-
-
-def _learns_little(config: Config) -> Iterator[str]:
-    method, lr = config.method, config.optimizer.lr
-    if method.name is not Method.full and measure.initialisation(config) is Init.random:
-        yield f"method={method.name.value} on random weights: what is trained fits only this model, drawn from this train.seed"
-    if method.name is Method.ptuning_v2 and not method.prefix_projection and lr < PREFIX_LR:
-        yield f"method=ptuning_v2: a prefix hardly moves at optimizer.lr={lr:g}; ChatGLM2's scripts train it at 1e-2 to 2e-2"
 
 
 def out_of_range(node: Any, prefix: str = "") -> Iterator[str]:
@@ -129,7 +119,7 @@ def contradictions(config: Config) -> Iterator[str]:
     yield from machinery.contradictions(config)
     yield from measure.contradictions(config)
     yield from _precision(config)
-    yield from _method(config)
+    yield from method.contradictions(config)
     yield from _inputs(config)
     yield from _optimizer(config)
     yield from sequence_parallel(config)
@@ -168,28 +158,6 @@ def _precision(config: Config) -> Iterator[str]:
             f"scaler.min_loss_scale={scaler.min_loss_scale} is above the initial scale "
             f"2^{scaler.initial_scale_power}: the first overflow would raise the scale"
         )
-
-
-METHOD_FIELDS = {
-    Method.full: (),
-    Method.lora: ("rank", "alpha", "dropout"),
-    Method.ptuning_v2: ("prefix_length", "prefix_projection", "dropout"),
-}
-"""Method -> the fields of ``method`` that it needs; ``target_modules`` is LoRA's too and may be null."""
-
-
-def _method(config: Config) -> Iterator[str]:
-    method = config.method
-    needed = METHOD_FIELDS[method.name]
-    for field in dict.fromkeys(name for names in METHOD_FIELDS.values() for name in (*names, "target_modules")):
-        value = getattr(method, field)
-        if value is None and field in needed:
-            yield f"method.{field} must be set with method={method.name.value}"
-        elif value is not None and field not in needed and (field, method.name) != ("target_modules", Method.lora):
-            whose = next((other for other, names in METHOD_FIELDS.items() if field in names), Method.lora)
-            yield f"method.{field} has no effect with method={method.name.value}; add method={whose.value}"
-    if method.name is Method.lora and method.target_modules == []:
-        yield "method.target_modules=[] would train nothing; null takes the model's attention projections"
 
 
 def _inputs(config: Config) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, GlmForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, GlmForCausalLM, PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from glmexp.architecture.chatglm import ChatGLMSpec, refuse_dtype
@@ -22,6 +22,7 @@ from glmexp.config.schema import ModelConfig
 from glmexp.models.description import Description, describe
 from glmexp.models.errors import ModelLoadError
 from glmexp.models.initialisation import random_model, restore_rotary_tables
+from glmexp.models.quantised import quantise
 from glmexp.models.weights import check_weights, load_pickle
 
 
@@ -46,23 +47,37 @@ def load_model(path: str | Path, dtype: str = "float32", rope_style: str | None 
     return load(describe(model), torch_dtype, attention="sdpa", device=torch.device("cpu"))
 
 
-def build_model(model: ModelConfig, dtype: torch.dtype, attention: str, seed: int, device: torch.device) -> PreTrainedModel:
+def build_model(
+    model: ModelConfig,
+    dtype: torch.dtype,
+    attention: str,
+    seed: int,
+    device: torch.device,
+    quantization: BitsAndBytesConfig | None = None,
+) -> PreTrainedModel:
     """The model to train, in ``dtype`` on ``device``, with pretrained or seeded random weights; the key-value cache is off.
 
     With ZeRO-3 (a live ``HfDeepSpeedConfig``, and a process group) the parameters come partitioned and DeepSpeed places
-    them. Raises ModelLoadError.
+    them. ``quantization`` makes the linear layers' weights 4 bits wide (``quantised``). Raises ModelLoadError.
     """
     description = describe(model)
     if model.init is Init.random:
         _refuse_dtype(description, dtype)
         built = random_model(description.config, dtype, attention, seed, device)
+        built = built if quantization is None else quantise(built, quantization, device)
     else:
-        built = load(description, dtype, attention, device)
+        built = load(description, dtype, attention, device, quantization)
     built.config.use_cache = False
     return built.train()
 
 
-def load(description: Description, dtype: torch.dtype, attention: str, device: torch.device) -> PreTrainedModel:
+def load(
+    description: Description,
+    dtype: torch.dtype,
+    attention: str,
+    device: torch.device,
+    quantization: BitsAndBytesConfig | None = None,
+) -> PreTrainedModel:
     """The pretrained model that ``description`` tells of. Raises ModelLoadError."""
     _refuse_dtype(description, dtype)
     weights = check_weights(description)
@@ -74,6 +89,8 @@ def load(description: Description, dtype: torch.dtype, attention: str, device: t
         # Told by us, below: transformers' own error is a table.
         "ignore_mismatched_sizes": True,
     }
+    if quantization is not None:
+        options["quantization_config"] = quantization
     # Straight to the device, tensor by tensor: no whole copy in host memory. ZeRO-3 places what it partitions itself.
     if device.type != "cpu" and not is_deepspeed_zero3_enabled():
         options["device_map"] = {"": device}

@@ -1,6 +1,7 @@
-"""What of a model is trained: everything, low-rank adapters beside its linear layers (LoRA, Hu et al. 2021), or a prefix in
-front of every layer (P-tuning v2, in ``prefix``)."""
+"""What of a model is trained: everything, a part of it as it is (``freeze``), low-rank adapters beside its linear layers (LoRA,
+Hu et al. 2021; QLoRA on weights of 4 bits, in ``quantised``), or a prefix in front of every layer (P-tuning v2, ``prefix``)."""
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -13,6 +14,7 @@ from glmexp.config.choices import Method
 from glmexp.config.errors import UserError, nearest
 from glmexp.config.schema import MethodConfig, ModelConfig
 from glmexp.models.description import describe
+from glmexp.models.freeze import freeze
 from glmexp.models.initialisation import from_config
 from glmexp.models.prefix import add_prefix, check_prefix
 
@@ -82,31 +84,42 @@ def targets(model: PreTrainedModel, method: MethodConfig) -> list[str]:
 
 def check_targets(model: ModelConfig, method: MethodConfig) -> None:
     """Refuses what ``method`` does not fit, from the model's configuration alone and before any weights are read: a wrong
-    ``method.target_modules``, or an architecture that takes no prefix. Raises UserError."""
+    ``method.target_modules``, ``method.trainable`` or ``method.last_layers``, or an architecture that takes no prefix.
+
+    Raises UserError.
+    """
     if method.name is Method.full:
         return
     with torch.device("meta"), no_init_weights():
         shape = from_config(describe(model).config, torch.bfloat16, "eager")
         if method.name is Method.ptuning_v2:
             check_prefix(shape, method)
+        elif method.name is Method.freeze:
+            freeze(shape, method)
         else:
             targets(shape, method)
 
 
 def apply(model: PreTrainedModel, method: MethodConfig) -> PreTrainedModel:
-    """The model with its trainable parameters chosen.
+    """The model with its trainable parameters chosen; for QLoRA its weights are quantised already, or are left as they are.
 
     LoRA and P-tuning draw from torch's generator: seed it alike on every rank, since at ZeRO stage 3 each rank keeps its
     part of its own draw. What they add is whole, in the base layers' dtype; ``deepspeed.initialize`` partitions it.
 
     Raises:
-        UserError: a target names no linear layer, or the architecture takes no prefix.
+        UserError: a name fits nothing in the model, or the architecture takes no prefix.
     """
     if method.name is Method.full:
         model.requires_grad_(True)
         return model
+    if method.name is Method.freeze:
+        return freeze(model, method)
     if method.name is Method.ptuning_v2:
         return add_prefix(model, method)
+    return _add_adapters(model, method)
+
+
+def _add_adapters(model: PreTrainedModel, method: MethodConfig) -> PreTrainedModel:
     from peft import LoraConfig, get_peft_model
 
     rank = method.rank or 8
@@ -117,16 +130,27 @@ def apply(model: PreTrainedModel, method: MethodConfig) -> PreTrainedModel:
         lora_dropout=method.dropout or 0.0,
         target_modules=targets(model, method),
         bias="none",
+        use_dora=bool(method.dora),
+        use_rslora=bool(method.rslora),
     )
     # In fp32 the adapters would be a second dtype, which DeepSpeed's flat buffers do not take.
     return get_peft_model(model, lora, autocast_adapter_dtype=False)  # type: ignore[return-value]
 
 
 def trainable_parameters(model: nn.Module) -> tuple[int, int]:
-    """(trainable, all) parameters, whole even where ZeRO stage 3 keeps a part only."""
+    """(trainable, all) parameters, whole even where ZeRO stage 3 keeps a part only or 4 bits are packed in a byte."""
     trainable = total = 0
     for parameter in model.parameters():
-        count = getattr(parameter, "ds_numel", parameter.numel())
+        packed = getattr(parameter, "quant_state", None)
+        count = getattr(parameter, "ds_numel", parameter.numel()) if packed is None else math.prod(packed.shape)
         total += count
         trainable += count if parameter.requires_grad else 0
     return trainable, total
+
+
+def describe_trainable(model: nn.Module) -> str:
+    """``trainable parameters: 24,576 of 1,234,567 (1.99 %)``; UserError if there are none."""
+    trainable, total = trainable_parameters(model)
+    if trainable == 0:
+        raise UserError("no parameter would be trained; choose another method, or see method.trainable")
+    return f"trainable parameters: {trainable:,} of {total:,} ({100 * trainable / total:.2f} %)"

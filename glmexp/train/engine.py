@@ -15,7 +15,6 @@ from transformers.integrations import HfDeepSpeedConfig
 from glmexp.config.batch import Batch
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
-from glmexp.models import method
 from glmexp.train.schedule import lr_scheduler
 from glmexp.train.zenflow import keep_weights_in_place
 
@@ -62,8 +61,6 @@ def start(
     """
     if config.activation.checkpoint:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    trainable, total = method.trainable_parameters(model)
-    LOGGER.info("trainable parameters: %s of %s (%.2f %%)", f"{trainable:,}", f"{total:,}", 100 * trainable / total)
     zenflow = ds_config.get("zero_optimization", {}).get("zenflow")
     if zenflow:
         keep_weights_in_place()

@@ -166,20 +166,24 @@ class Run:
         """Weights, tuning method, engine."""
         from glmexp.models import build_model
         from glmexp.models import method as methods
+        from glmexp.models.quantised import quantization
         from glmexp.train import engine as engines
         from glmexp.train.sequence_parallel import share
 
         config = self.config
         with self.phase(Phase.loading):
-            # Kept until the engine stands: transformers holds it by a weak reference only.
-            partition = engines.partition_on_load(self.ds_config)
+            compute = devices.DTYPES[config.precision.autocast_dtype or config.precision.dtype]
+            packing = quantization(config.method, compute)
+            # Kept until the engine stands: transformers holds it by a weak reference only. What is quantised is loaded whole.
+            partition = None if packing else engines.partition_on_load(self.ds_config)
             dtype = devices.DTYPES[config.precision.dtype]
             seed = config.train.seed
-            model = build_model(config.model, dtype, config.kernels.attention.value, seed, self.device)
+            model = build_model(config.model, dtype, config.kernels.attention.value, seed, self.device, packing)
         with self.phase(Phase.building):
             groups = share(model, micro, self.sharing)
             torch.manual_seed(seed)  # adapters must be drawn alike on every rank
             model = methods.apply(model, config.method)
+            self.tell(methods.describe_trainable(model))
             engine = engines.start(model, config, self.ds_config, steps, groups)
             del partition
         torch.manual_seed(seed + self.ranks.rank)  # dropout must not be alike

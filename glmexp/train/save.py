@@ -37,15 +37,16 @@ def save(
 ) -> Path | None:
     """Writes ``FOLDER/export/`` in the compute dtype, whole or not at all; all ranks call it together, rank 0 writes.
 
-    A full model is written with its native keys and config.json, LoRA as a PEFT adapter, P-tuning as its prefix alone. If the
-    disk has no room for it, a warning says so and the run goes on to its end: the measurements stand.
+    A model, trained whole or in part, is written with its native keys and config.json, LoRA and QLoRA as a PEFT adapter,
+    P-tuning as its prefix alone. If the disk has no room for it, a warning says so and the run goes on to its end: the
+    measurements stand.
 
     Returns:
         The export folder, on rank 0, or None.
     """
     model: PreTrainedModel = engine.module
     method = config.method.name
-    only_trainable = method is not Method.full
+    only_trainable = method not in (Method.full, Method.freeze)
     if not _room(model, only_trainable, folder, rank):
         return None
     state = collect(model, only_trainable, keep=rank == 0)
@@ -55,7 +56,7 @@ def save(
     target, building = folder / EXPORT, folder / f".{EXPORT}.{os.getpid()}"
     shutil.rmtree(building, ignore_errors=True)
     try:
-        if method is Method.lora:
+        if method in (Method.lora, Method.qlora):
             _write_adapter(model, state, config.model.path, building)
         elif method is Method.ptuning_v2:
             _write_prefix(state, config, building)

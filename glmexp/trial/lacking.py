@@ -6,9 +6,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
-from glmexp.config.choices import Dtype, OffloadDevice
+from glmexp.config.choices import Dtype, Method, OffloadDevice
+from glmexp.config.errors import missing_package
 from glmexp.config.schema import Config
 from glmexp.dsconfig.machine import Machine
 from glmexp.trial.machine import Gpu
@@ -35,6 +37,9 @@ def lacking(config: Config, machine: Machine, gpus: Sequence[Gpu], nodes: int) -
                 f"precision={option}: {old.name} (compute capability {major}.{minor}) has no bf16, which begins with 8.0.\n"
                 "Choose precision=fp16 or precision=fp32."
             )
+    if config.method.name is Method.qlora and machine.device == "gpu" and find_spec("bitsandbytes") is None:
+        missing = missing_package("method=qlora", "bitsandbytes", "'glmexp[qlora]'", "choose method=lora")
+        yield str(missing)
     if config.zero.zero_quantized_gradients and machine.device == "gpu" and nodes == 1:
         # runtime/zero/stage3.py, __avg_scatter_grads, takes the int4 path only where there is more than one node.
         yield (
@@ -52,6 +57,11 @@ def _on_cpu(config: Config) -> Iterator[str]:
     if config.precision.dtype is Dtype.fp16:
         # DeepSpeed's CPU accelerator has no fp16.
         yield "precision=fp16 does not run on the CPU.\nChoose precision=bf16 or precision=fp32, or run on a GPU."
+    if config.method.name is Method.qlora:
+        yield (
+            "method=qlora does not run on the CPU: its 4-bit weights are for the memory of a GPU, whose kernels unpack them.\n"
+            "Choose method=lora, or run on a GPU."
+        )
     for field in QUANTIZED:
         if getattr(config.zero, field):
             yield f"zero.{field}=true does not run on the CPU: its kernels are CUDA's.\nSet it to false, or run on a GPU."

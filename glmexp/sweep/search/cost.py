@@ -22,6 +22,12 @@ LORA_SHARE = 4e-5
 """Trained share of the parameters for each column of the update (rank 8 on the attention's input: 1.95e6 of 6.24e9)."""
 PREFIX_SHARE = 2.3e-6
 """Trained share of the parameters for each position of a prefix (128 of them: 1.84e6 of 6.24e9)."""
+LAYER_SHARE = 0.033
+"""Share of one layer's parameters (0.204e9 of 6.24e9)."""
+QUANTISED_SHARE = 0.915
+"""Share of the linear layers but the head, which QLoRA quantises (5.71e9 of 6.24e9)."""
+QUANT, DOUBLE_QUANT = 0.5625, 0.516
+"""Bytes a quantised parameter: 4 bits, and for each 64 of them a scale of 4 bytes, or of 1 byte and a 256th of 4."""
 
 
 def cheap_first(jobs: Sequence[Job]) -> list[Job]:
@@ -50,18 +56,26 @@ def _model(config: Config, machine: Machine) -> float:
     element = 4.0 if config.precision.dtype is Dtype.fp32 else 2.0
     full_states = not config.precision.bf16_optimizer_states
     trained = _trained_share(config)
-    weights = 0.0 if moved and offload.parameters else element * share[3]
+    weights = 0.0 if moved and offload.parameters else _weight(config, element) * share[3]
     gradients = trained * element * share[2]
     states = 0.0 if moved else trained * (12.0 if full_states else 6.0) * share[1]
     return weights + gradients + states
 
 
+def _weight(config: Config, element: float) -> float:
+    if config.method.name is not Method.qlora:
+        return element
+    return QUANTISED_SHARE * (DOUBLE_QUANT if config.method.double_quant else QUANT) + (1 - QUANTISED_SHARE) * element
+
+
 def _trained_share(config: Config) -> float:
     method = config.method
-    if method.name is Method.lora:
+    if method.name in (Method.lora, Method.qlora):
         return min(1.0, LORA_SHARE * (method.rank or 1))
     if method.name is Method.ptuning_v2:
         return min(1.0, PREFIX_SHARE * (method.prefix_length or 1))
+    if method.name is Method.freeze and not method.trainable:  # what patterns name may be all
+        return min(1.0, LAYER_SHARE * (method.last_layers or 1))
     return 1.0
 
 

@@ -6,7 +6,7 @@ Only relations that hold on any model and machine count:
   Where a larger micro batch brings the accumulation down to 1 at a constant total, nothing is kept, and it may fit after all;
 - a larger ``data.max_length`` where every sample is as long as that (synthetic tokens), or the longest come first;
 - ``activation=none`` after ``activation=checkpoint``, unless DeepCompile decides itself what is kept;
-- a larger ``method.rank`` or ``method.prefix_length``.
+- a larger ``method.rank``, ``method.prefix_length`` or ``method.last_layers``.
 
 ZeRO stage, method, precision and bucket sizes are none of them: on one GPU stages 1 and 2 need more than stage 3 and than none,
 and LoRA keeps activations that full training does not. Of host memory beside a GPU the only one is ``offload.parameters``.
@@ -73,7 +73,7 @@ def gpu_need(job: Job) -> Need:
     if not config.kernels.deepcompile:
         option = "checkpoint" if config.activation.checkpoint else "none"
         knobs.append(Knob("activation", option, int(not values["activation"].pop("checkpoint"))))
-    for name in ("rank", "prefix_length"):
+    for name in ("rank", "prefix_length", "last_layers"):
         knobs.append(Knob(f"method.{name}", getattr(config.method, name), values["method"].pop(name) or 0))
     return Need(tuple(knobs), json.dumps(values, sort_keys=True))
 
