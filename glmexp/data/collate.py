@@ -25,6 +25,11 @@ class Batch:
     tokens: int
     """Tokens that are not padding."""
 
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each sample, without padding."""
+        return self.attention_mask.sum(dim=1).tolist()  # type: ignore[no-any-return]
+
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on ``device``."""
         return Batch(

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 def run(folder: Path, ranks: Ranks, writer: RankWriter) -> bool:
     """Trains and records the outcome, whatever it is; whether it is complete."""
-    where = failure.Where()
+    where = failure.Where(world_size=ranks.world_size)
     config: Config | None = None
     try:
         from glmexp.config import load
@@ -61,7 +61,7 @@ def record_failure(error: BaseException, config: Config | None, where: failure.W
     where.note_peak()
     state, message = failure.describe(error, config, where)
     writer.finish(state, message)
-    if not isinstance(error, UserError | failure.DivergedError):
+    if not isinstance(error, UserError | failure.DivergedError | failure.EndedOnRequestError):
         LOGGER.error("%s", "".join(traceback.format_exception(error)).rstrip())
     LOGGER.error("%s: %s", state.value, message)
 

@@ -4,8 +4,9 @@ import sys
 import traceback
 from dataclasses import dataclass
 
-from glmexp.config.choices import Method, OffloadDevice
+from glmexp.config.choices import OffloadDevice
 from glmexp.config.errors import UserError
+from glmexp.config.memory import Holds, less_gpu_memory
 from glmexp.config.schema import Config
 from glmexp.trial.record import Phase, State
 
@@ -13,8 +14,18 @@ GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "cudaErrorMemor
 HOST_MEMORY = ("DefaultCPUAllocator", "Cannot allocate memory", "std::bad_alloc", "not enough memory: you tried to allocate")
 
 
+ACTIVITIES = {"forward": "forward pass", "backward": "backward pass", "update": "optimizer step"}
+"""What a step is at, as a message calls it."""
+MOST_MOVES = 5
+"""Things to try that a message names."""
+
+
 class DivergedError(Exception):
     """The numbers have left the finite range for good; the message gives the step and the ways out."""
+
+
+class EndedOnRequestError(Exception):
+    """A signal asked the run to end, and it has saved what it could; the message tells how to go on."""
 
 
 class PeerEndedError(Exception):
@@ -28,9 +39,14 @@ class Where:
     phase: Phase = Phase.starting
     step: int = 0
     """Optimizer step, from 1; 0 before the first."""
+    activity: str | None = None
+    """What the step is at: data, forward, backward or update (``glmexp.train.clock``); None between two steps."""
+    micro: int = 0
+    """Samples in the micro batch at hand; 0 before the first."""
     length: int = 0
-    """Tokens of the longest sample in the micro batch at hand."""
+    """Tokens of the longest of them."""
     peak_allocated_gib: float | None = None
+    world_size: int = 1
 
     def note_peak(self) -> None:
         """Asks PyTorch, if it is there, for the most GPU memory so far."""
@@ -46,6 +62,8 @@ def describe(error: BaseException, config: Config | None, where: Where) -> tuple
         return State.invalid, str(error)
     if isinstance(error, DivergedError):
         return State.diverged, str(error)
+    if isinstance(error, EndedOnRequestError):
+        return State.interrupted, str(error)
     if isinstance(error, MemoryError) or any(mark in text for mark in HOST_MEMORY) or _pins_memory(error):
         return State.oom_host, _out_of_host_memory(error, config, where)
     if type(error).__name__ == "OutOfMemoryError" or any(mark in text for mark in GPU_MEMORY):
@@ -60,7 +78,12 @@ def _first_line(text: str) -> str:
 
 
 def _place(where: Where) -> str:
-    return f"{where.phase.value}, step {where.step}" if where.step else where.phase.value
+    """``loading``, ``training, step 1, first forward pass`` or ``training, step 7, optimizer step``."""
+    if where.phase is not Phase.training or not where.step:
+        return where.phase.value
+    doing = ACTIVITIES.get(where.activity or "")
+    first = "first " if where.step == 1 else ""
+    return f"training, step {where.step}" + (f", {first}{doing}" if doing else "")
 
 
 def _pins_memory(error: BaseException) -> bool:
@@ -73,22 +96,24 @@ def _out_of_gpu_memory(error: BaseException, config: Config | None, where: Where
     lines = [f"out of GPU memory ({_place(where)}): {_first_line(str(error))}"]
     if config is None:
         return lines[0]
-    if where.length:
-        peak = "" if where.peak_allocated_gib is None else f", peak {where.peak_allocated_gib:.2f} GiB"
-        lines.append(f"batch.micro={config.batch.micro}, {where.length} tokens a sample{peak}")
-    advice = ["activation=checkpoint"] if not config.activation.checkpoint else []
-    if (config.batch.micro or 1) > 1:
-        advice.append("a smaller batch.micro (batch.total keeps the global batch)")
-    if config.zero.stage < 3:
-        advice.append("zero=stage3")
-    if config.offload.device is OffloadDevice.none:
-        advice.append("offload=cpu")
-    elif config.zero.stage == 3 and not config.offload.parameters:
-        advice.append("offload=cpu_all")
-    if config.method.name is Method.full:
-        advice.append("method=lora")
-    shorter = f"a smaller data.max_length (now {config.data.max_length})"
-    return "\n".join([*lines, "try " + ", ".join([*advice[:4], shorter])])
+    facts = []
+    if where.micro and where.phase is Phase.training:
+        facts += [f"batch.micro={where.micro}", f"{where.length} tokens a sample"]
+    if where.peak_allocated_gib is not None:
+        facts.append(f"peak {where.peak_allocated_gib:.2f} GiB")
+    if facts:
+        lines.append(", ".join(facts))
+    moves = less_gpu_memory(config, where.world_size, _fills_memory(where))
+    return "\n".join([*lines, "try " + ", ".join(moves[:MOST_MOVES])])
+
+
+def _fills_memory(where: Where) -> Holds:
+    """What the run was at when there was no room left; by the update the activations are freed already."""
+    if where.phase in (Phase.starting, Phase.loading):
+        return Holds.weights
+    if where.phase is not Phase.training or where.activity == "update" or not where.step:
+        return Holds.states
+    return Holds.activations
 
 
 def _out_of_host_memory(error: BaseException, config: Config | None, where: Where) -> str:

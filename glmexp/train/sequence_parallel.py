@@ -34,6 +34,8 @@ class Part:
     """Tokens of these columns that are not padding."""
     length: int
     """Columns of the whole micro batch."""
+    lengths: list[int]
+    """Tokens of each sample of the whole micro batch, without padding."""
 
     def to(self, device: torch.device) -> "Part":
         """The same part on ``device``."""
@@ -61,7 +63,7 @@ def part_of(batch: Batch, size: int, place: int) -> Part:
     targets = shifted(batch.labels)
     micro, length = batch.input_ids.shape
     if size == 1:
-        return Part(batch.input_ids, targets, None, batch.tokens, length)
+        return Part(batch.input_ids, targets, None, batch.tokens, length, batch.lengths)
     width = -(-length // size)
     start, stop = place * width, (place + 1) * width
     missing = (0, width * size - length)
@@ -71,6 +73,7 @@ def part_of(batch: Batch, size: int, place: int) -> Part:
         torch.arange(start, stop).repeat(micro, 1),
         int(batch.attention_mask[:, start:stop].sum()),
         length,
+        batch.lengths,
     )
 
 

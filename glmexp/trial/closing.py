@@ -8,6 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from glmexp.config.choices import Dtype, OffloadDevice, Task
+from glmexp.config.memory import less_gpu_memory
 from glmexp.config.schema import Config
 from glmexp.trial.record import LOG, State
 
@@ -91,22 +92,6 @@ def next_move(state: State, folder: Path, config: Config | None = None, world_si
     if state in (State.failed, State.killed):
         return f"read the end of {folder / LOG}"
     return None
-
-
-def less_gpu_memory(config: Config, world_size: int) -> list[str]:
-    """Settings that lower GPU memory and are not in use, those that cost least first; they can be mixed."""
-    moves = []
-    if not config.activation.checkpoint:
-        moves.append("activation=checkpoint")
-    if config.batch.micro and config.batch.micro > 1:
-        moves.append(f"batch.micro={config.batch.micro // 2}")
-    if world_size > 1 and config.zero.stage < 3:  # one rank has nobody to share with
-        moves.append(f"zero=stage{max(config.zero.stage + 1, 2)}")
-    if config.offload.device is OffloadDevice.none:
-        moves.append("offload=cpu" if config.zero.stage > 0 else "zero=stage2 offload=cpu")
-    elif not config.offload.parameters:
-        moves.append("offload=cpu_all" if config.zero.stage == 3 else "zero=stage3 offload=cpu_all")
-    return moves or [f"a smaller data.max_length (now {config.data.max_length})"]
 
 
 def slower(config: Config | None) -> str:

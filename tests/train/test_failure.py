@@ -47,11 +47,49 @@ def test_out_of_memory_names_what_is_left_to_try() -> None:
     everything = compose(
         ["model=tiny", "zero=stage3", "offload=cpu_all", "method=lora", "activation=checkpoint", "batch.micro=1"]
     )
-    where = Where(Phase.training, step=4, length=128, peak_allocated_gib=21.5)
+    where = Where(Phase.training, step=4, micro=1, length=128, peak_allocated_gib=21.5)
     message = describe(torch.OutOfMemoryError("CUDA out of memory."), everything.config, where)[1]
     assert "training, step 4" in message
     assert "batch.micro=1, 128 tokens a sample, peak 21.50 GiB" in message
     assert message.splitlines()[-1].startswith("try a smaller data.max_length")
+
+
+@pytest.mark.parametrize(
+    ("where", "place", "facts", "moves"),
+    [
+        (Where(Phase.loading, world_size=2), "loading", "peak 9.00 GiB", "zero=stage3, zero=stage3 offload=cpu_all"),
+        (Where(Phase.building, world_size=2), "building", "peak 9.00 GiB", "zero=stage2, offload=cpu, method=lora"),
+        (
+            Where(Phase.training, 1, "forward", 4, 512),
+            "training, step 1, first forward pass",
+            "batch.micro=4, 512 tokens a sample, peak 9.00 GiB",
+            "offload=cpu, batch.micro=2, activation=checkpoint, method=lora, a smaller data.max_length (now 512)",
+        ),
+        (
+            Where(Phase.training, 7, "backward", 4, 96, world_size=4),
+            "training, step 7, backward pass",
+            "batch.micro=4, 96 tokens a sample, peak 9.00 GiB",
+            "zero=stage2, offload=cpu, batch.micro=2, activation=checkpoint, method=lora",
+        ),
+        (
+            Where(Phase.training, 1, "update", 4, 512),
+            "training, step 1, first optimizer step",
+            "batch.micro=4, 512 tokens a sample, peak 9.00 GiB",
+            "offload=cpu, method=lora",
+        ),
+        (Where(Phase.saving, 9, None, 4, 512), "saving", "peak 9.00 GiB", "offload=cpu, method=lora"),
+    ],
+)
+def test_out_of_gpu_memory_says_where_and_what_would_help_there(where: Where, place: str, facts: str, moves: str) -> None:
+    config = compose(["model=tiny", "zero=stage1", "batch.micro=4", "precision=fp16"]).config
+    where.peak_allocated_gib = 9.0
+    state, message = describe(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), config, where)
+    assert state is State.oom
+    assert message.splitlines() == [
+        f"out of GPU memory ({place}): CUDA out of memory. Tried to allocate 2.00 GiB.",
+        facts,
+        f"try {moves}",
+    ]
 
 
 def test_a_failure_is_one_line_with_its_place() -> None:

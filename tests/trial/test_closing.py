@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from glmexp.config import Config, compose
-from glmexp.trial.closing import closing, less_gpu_memory, next_move
+from glmexp.trial.closing import closing, next_move
 from glmexp.trial.record import State
 
 METRICS = {
@@ -91,23 +91,6 @@ def test_every_state_that_is_a_failure_has_a_next_move(tmp_path: Path, state: St
     wanted = state not in (State.complete, State.skipped, State.interrupted)
     assert bool(next_move(state, tmp_path)) is wanted
     assert bool(next_move(state, tmp_path, config())) is wanted
-
-
-def test_advice_after_oom_leaves_out_what_is_followed_already() -> None:
-    plain = config("zero=stage1", "offload=none", "batch.micro=4", "activation=none")
-    assert less_gpu_memory(plain, 2) == ["activation=checkpoint", "batch.micro=2", "zero=stage2", "offload=cpu"]
-    assert "zero=stage2" not in less_gpu_memory(plain, 1)
-    far = config("zero=stage3", "offload=cpu_all", "batch.micro=1", "activation=checkpoint")
-    assert less_gpu_memory(far, 2) == [f"a smaller data.max_length (now {far.data.max_length})"]
-
-
-@pytest.mark.parametrize("chosen", ["zero=stage0 offload=none", "zero=stage2 offload=cpu", "zero=stage3 offload=cpu"])
-def test_advice_after_oom_composes(chosen: str) -> None:
-    moves = [move for move in less_gpu_memory(config(*chosen.split()), 2) if "zero" in move or "offload" in move]
-    assert moves
-    for move in moves:
-        changed = dict(part.split("=") for part in [*chosen.split(), *move.split()])
-        config(*(f"{group}={option}" for group, option in changed.items()))
 
 
 def test_advice_after_divergence_depends_on_the_precision(tmp_path: Path) -> None:
