@@ -12,9 +12,10 @@ import numpy as np
 from glmexp.config.choices import OnBad, OverLength, Source
 from glmexp.config.data_schema import DataConfig
 from glmexp.config.errors import UserError
-from glmexp.data.encode import DroppedSampleError, Encoded, Limits, Message, Prompts, encode
+from glmexp.data.encode import DroppedSampleError, Limits, Message, Prompts, encode_conversation
 from glmexp.data.read import REMEMBERED, Conversation, Found, data_file, read
-from glmexp.data.store import Counts, TokenWriter, is_ready
+from glmexp.data.store import Counts, Part, Tokens, is_ready, publish
+from glmexp.data.validation import Sample, Tokenised, hold_out, validation_data
 
 SYNTHETIC_SAMPLES = 256
 """Samples of ``data.source=synthetic`` when ``data.limit`` is null."""
@@ -36,7 +37,7 @@ def tokens_key(data: DataConfig, prompts: Prompts | None, vocab_size: int, seed:
     if data.source is Source.file:
         status = data_file(data).stat()
         stamp = (status.st_size, status.st_mtime_ns)
-    probe = [(segment.ids, segment.learn) for segment in prompts.conversation(PROBE)] if prompts else None
+    probe = [(segment.ids, segment.learn) for segment in prompts.conversation(PROBE, data.turns)] if prompts else None
     content = json.dumps([asdict(data), probe, vocab_size, seed, stamp, enough], sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -55,63 +56,77 @@ def prepare(
     Args:
         prompts: what ``glmexp.models.prompts.prompts_for(tokenizer)`` gave; not used by ``data.source=synthetic``.
         vocab_size: rows of the model's embedding; every token id must be below it.
-        seed: ``train.seed``, for synthetic data.
+        seed: ``train.seed``, for synthetic data and for what is held out.
         folder: the trial folder.
         report: called with (samples done, samples in all) as the work goes on.
         enough: keep at most so many samples, the longest ones, the longest first; None keeps all, in the file's order.
 
     Raises:
-        UserError: the file cannot be read, a line is bad, or no sample is left.
+        UserError: the file cannot be read, a line is bad, or no sample is left to train on or to validate with.
     """
     key = tokens_key(data, prompts, vocab_size, seed, enough)
     if is_ready(folder, key):
         return
-    writer = TokenWriter(folder, key)
     if data.source is Source.synthetic:
         samples = data.limit or SYNTHETIC_SAMPLES
-        counts = _synthetic(data, min(samples, enough or samples), vocab_size, seed, writer, report)
+        training, validation = _synthetic(data, min(samples, enough or samples), vocab_size, seed, report), None
     else:
         if prompts is None:
-            raise ValueError("data.source=file needs the tokenizer's prompts")
-        counts = _tokenise(data, prompts, writer, report, enough)
-        if writer.largest_id() >= vocab_size:
-            raise UserError(
-                f"the tokenizer gives token id {writer.largest_id()}, but the model's vocabulary has {vocab_size} rows\n"
-                "tokenizer and weights do not belong together: check the tokenizer files in model.path"
-            )
-    writer.close(counts)
+            raise ValueError("data that is read needs the tokenizer's prompts")
+        training, validation = _parts(data, prompts, seed, report, enough)
+        _check_vocabulary([training.tokens, *([validation.tokens] if validation else [])], vocab_size)
+    publish(folder, key, training, validation)
 
 
-def _synthetic(data: DataConfig, samples: int, vocab_size: int, seed: int, writer: TokenWriter, report: Report) -> Counts:
+def _synthetic(data: DataConfig, samples: int, vocab_size: int, seed: int, report: Report) -> Part:
     generator = np.random.default_rng(seed)
-    learnt = [True] * data.max_length
+    tokens, counts, learnt = Tokens(), Counts(read=samples), [True] * data.max_length
     for done in range(1, samples + 1):
-        writer.add(generator.integers(0, vocab_size, data.max_length).tolist(), learnt)
+        tokens.add(generator.integers(0, vocab_size, data.max_length).tolist(), learnt)
         report(done, samples)
-    tokens = samples * data.max_length
-    return Counts(read=samples, kept=samples, tokens=tokens, targets=tokens, longest=data.max_length)
+    tokens.count_into(counts)
+    return Part(tokens, counts)
 
 
-def _tokenise(data: DataConfig, prompts: Prompts, writer: TokenWriter, report: Report, enough: int | None) -> Counts:
+def _check_vocabulary(parts: Iterable[Tokens], vocab_size: int) -> None:
+    largest = max(tokens.largest_id() for tokens in parts)
+    if largest >= vocab_size:
+        raise UserError(
+            f"the tokenizer gives token id {largest}, but the model's vocabulary has {vocab_size} rows\n"
+            "tokenizer and weights do not belong together: check the tokenizer files in model.path"
+        )
+
+
+def _parts(data: DataConfig, prompts: Prompts, seed: int, report: Report, enough: int | None) -> tuple[Part, Part | None]:
+    """(what is trained on, what it is validated with)."""
+    if data.eval_share is not None:
+        whole = _tokenise(data, prompts, report, enough, with_messages=True)
+        return hold_out(whole, data, prompts, seed)
+    training = _tokenise(data, prompts, report, enough).training()
+    of_its_own = validation_data(data)
+    if of_its_own is None:
+        return training, None
+    own = _tokenise(of_its_own, prompts, report, None, with_messages=True)
+    return training, own.validation(range(len(own.tokens)), own.counts, of_its_own, prompts)
+
+
+def _tokenise(data: DataConfig, prompts: Prompts, report: Report, enough: int | None, with_messages: bool = False) -> Tokenised:
     found = read(data)
     encoder = _Encoder(data, prompts, found, report)
     counts = encoder.counts
     if enough is None:
-        chosen: Iterable[Encoded] = encoder.encoded(found.conversations)
+        chosen: Iterable[Sample] = encoder.encoded(found.conversations)
     else:
         encoded = encoder.encoded(sorted(found.conversations, key=_characters, reverse=True))
-        chosen = heapq.nlargest(enough, _until_full(encoded, enough, data.max_length), key=lambda sample: len(sample.ids))
-    for sample in chosen:
-        writer.add(sample.ids, sample.learnt)
-        counts.kept += 1
-        counts.cut += sample.cut
-        counts.tokens += len(sample.ids)
-        counts.targets += sum(sample.learnt[1:])
-        counts.longest = max(counts.longest, len(sample.ids))
+        chosen = heapq.nlargest(enough, _until_full(encoded, enough, data.max_length), key=lambda sample: len(sample[0].ids))
+    tokenised = Tokenised(counts)
+    for sample, messages in chosen:
+        tokenised.add(sample, messages if with_messages else None)
+    tokenised.tokens.count_into(counts)
     if not counts.kept:
         raise _nothing_left(data, found.path, counts, encoder.needed)
     counts.unused = counts.read - counts.kept - counts.bad - sum(counts.dropped.values())
-    return counts
+    return tokenised
 
 
 class _Encoder:
@@ -126,12 +141,12 @@ class _Encoder:
         self.needed: list[int] = []
         """The ``data.max_length`` that would have kept each sample dropped for it."""
 
-    def encoded(self, conversations: list[Conversation]) -> Iterator[Encoded]:
+    def encoded(self, conversations: list[Conversation]) -> Iterator[Sample]:
         limits, counts = Limits.of(self.data), self.counts
         self.report(0, len(conversations))
         for done, conversation in enumerate(conversations, start=1):
             try:
-                sample = encode(self.prompts.conversation(conversation.messages), limits)
+                sample = encode_conversation(self.prompts, conversation.messages, limits)
             except DroppedSampleError as dropped:
                 counts.dropped[dropped.reason] = counts.dropped.get(dropped.reason, 0) + 1
                 if dropped.needed:
@@ -152,11 +167,11 @@ def _characters(conversation: Conversation) -> int:
     return sum(len(str(message.get("content") or "")) for message in conversation.messages)
 
 
-def _until_full(samples: Iterable[Encoded], enough: int, full: int) -> Iterator[Encoded]:
+def _until_full(samples: Iterable[Sample], enough: int, full: int) -> Iterator[Sample]:
     """Ends when ``enough`` samples of ``full`` tokens, ``data.max_length``, have come: none can be longer."""
     for sample in samples:
         yield sample
-        enough -= len(sample.ids) >= full
+        enough -= len(sample[0].ids) >= full
         if enough <= 0:
             return
 

@@ -7,7 +7,7 @@ from typing import Any
 from glmexp.config.choices import Source
 from glmexp.config.data_schema import DataConfig
 from glmexp.config.errors import UserError
-from glmexp.data.encode import DroppedSampleError, Encoded, Limits, Prompts, encode
+from glmexp.data.encode import DroppedSampleError, Encoded, Limits, Prompts, encode_conversation
 from glmexp.data.read import Found, read, visible
 from glmexp.data.store import IGNORED
 
@@ -46,12 +46,14 @@ def _sample(found: Found, number: int, tokenizer: Any, prompts: Prompts, limits:
     conversation = found.conversations[number]
     head = f"sample {number + 1}, line {conversation.line}"
     try:
-        encoded = encode(prompts.conversation(conversation.messages), limits)
+        encoded, _ = encode_conversation(prompts, conversation.messages, limits)
     except DroppedSampleError as dropped:
         return [f"{head}: left out, {dropped.reason}"]
     except UserError as error:
         raise UserError(f"{found.path}:{conversation.line}: {error}") from error
     cut = ", cut to the length limits" if encoded.cut else ""
+    if encoded.turns_cut:
+        cut = f", the oldest {encoded.turns_cut} turn{'s' if encoded.turns_cut > 1 else ''} left out"
     lines = [f"{head}: {len(encoded.ids)} tokens, {sum(encoded.learnt)} learnt{cut}"]
     return [*lines, *_spans(encoded, tokenizer), *_tokens(encoded, tokenizer)]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glmexp.config.choices import OnBad, OverLength, Source
+from glmexp.config.choices import OnBad, OverLength, Source, Turns
 from glmexp.config.data_schema import ColumnsConfig, DataConfig
 
 END = 2
@@ -18,15 +18,20 @@ class Segment:
 
 
 class CharacterPrompts:
-    """Ids are code points; only the last answer is learnt, closed by ``END``."""
+    """Ids are code points; each message follows the one before, and an answer is closed by ``END``."""
 
-    def conversation(self, messages: list[dict[str, Any]]) -> list[Segment]:
-        prompt = "".join(message["content"] for message in messages[:-1])
-        return [
-            Segment([ord(character) for character in prompt], False),
-            Segment([ord(character) for character in messages[-1]["content"]], True),
-            Segment([END], True, closing=True),
-        ]
+    def prompt(self, messages: list[dict[str, Any]]) -> list[int]:
+        closed = "".join(message["content"] + chr(END) * (message["role"] == "assistant") for message in messages)
+        return [ord(character) for character in closed]
+
+    def conversation(self, messages: list[dict[str, Any]], turns: Turns = Turns.all) -> list[Segment]:
+        segments = []
+        for place, message in enumerate(messages):
+            answer = message["role"] == "assistant"
+            learn = answer and (turns is Turns.all or place == len(messages) - 1)
+            segments.append(Segment([ord(character) for character in message["content"]], learn))
+            segments += [Segment([END], learn, closing=True)] if answer else []
+        return segments
 
 
 def data_config(path: Path | str | None, **changes: Any) -> DataConfig:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from characters import data_config
 
+from glmexp.config.choices import Turns
 from glmexp.data import Samples, collate, prepare
 from glmexp.models import load_tokenizer
 from glmexp.models.prompts import prompts_for
@@ -22,7 +23,7 @@ def prompts(template):
 def test_chatglm2_ptuning(write, tmp_path, case):
     path = write([{"content": case["query"], "summary": case["answer"], "history": case["history"]}])
     limits = {key: case[key] for key in ("max_source_length", "max_target_length")}
-    prepare(data_config(path, **limits), prompts("chatglm2"), 705, 1, tmp_path)
+    prepare(data_config(path, turns=Turns.last, **limits), prompts("chatglm2"), 705, 1, tmp_path)
     batch = collate([Samples.open(tmp_path).sample(0)], pad_id=0)
     padding = sum(limits.values()) + 1 - batch.tokens
     assert batch.input_ids[0].tolist() + [0] * padding == case["input_ids"]

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from characters import END, CharacterPrompts, Segment, data_config
 
-from glmexp.config.choices import OnBad, OverLength, Source
+from glmexp.config.choices import OnBad, OverLength, Source, Turns
 from glmexp.config.errors import UserError
 from glmexp.data import Samples, prepare
-from glmexp.data.store import Counts, TokenWriter
+from glmexp.data.store import Counts, Part, Tokens, publish
 
 PAIRS = [{"prompt": "ab", "response": "xyz"}, {"prompt": "abcd", "response": "x"}, {"prompt": "abcdefgh", "response": "xy"}]
 
@@ -61,7 +61,7 @@ def test_the_longest_samples_are_kept_the_longest_first(write, tmp_path, enough,
     assert lengths == wanted
     counts = samples.counts
     assert (counts.kept, counts.unused, counts.tokens) == (len(wanted), 3 - len(wanted), sum(wanted))
-    assert ("1 shorter ones left out" in counts.describe()) is (enough == 2)
+    assert ("1 left out, as the others are enough" in counts.describe()) is (enough == 2)
 
 
 def test_no_more_is_encoded_once_enough_samples_are_as_long_as_can_be(write, tmp_path):
@@ -95,10 +95,10 @@ def test_all_dropped_is_refused_with_the_counts_and_the_length_needed(write, tmp
 
 
 class RefusingPrompts(CharacterPrompts):
-    def conversation(self, messages):
+    def conversation(self, messages, turns=Turns.all):
         if messages[0]["role"] == "system":
             raise UserError("this template has no system role")
-        return super().conversation(messages)
+        return super().conversation(messages, turns)
 
 
 def test_a_sample_that_the_template_refuses_is_named_or_skipped(write, tmp_path):
@@ -146,16 +146,16 @@ def test_tokens_are_made_once_for_the_same_settings_and_file(write, tmp_path):
 
 
 def test_another_process_that_was_faster_keeps_its_tokens(tmp_path):
-    writers = [TokenWriter(tmp_path, "k") for _ in range(2)]
-    for number, writer in enumerate(writers):
-        writer.add([number, 5], [False, True])
-        writer.close(Counts(kept=1))
+    for number in range(2):
+        tokens = Tokens()
+        tokens.add([number, 5], [False, True])
+        publish(tmp_path, "k", Part(tokens, Counts(kept=1)))
     assert Samples.open(tmp_path).sample(0)[0].tolist() == [0, 5]
 
 
 class OtherPrompts(CharacterPrompts):
-    def conversation(self, messages):
-        return [Segment([7], False), *super().conversation(messages)]
+    def conversation(self, messages, turns=Turns.all):
+        return [Segment([7], False), *super().conversation(messages, turns)]
 
 
 def test_tokens_of_another_prompt_format_are_replaced_and_an_open_view_stays(write, tmp_path):
