@@ -11,8 +11,8 @@ from yaml import YAMLError
 from glmexp.config.files import leaves, to_values
 from glmexp.sweep.folder import SweepFolder
 from glmexp.sweep.jobs import Job
+from glmexp.trial.config_hash import NOT_HASHED
 from glmexp.trial.record import CONFIG
-from glmexp.trial.result import NOT_HASHED
 
 MOST_SETTINGS = 3
 

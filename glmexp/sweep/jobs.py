@@ -17,9 +17,10 @@ from glmexp.config.rules import warnings
 from glmexp.config.wording import from_hydra
 from glmexp.dsconfig.examine import examine
 from glmexp.sweep.overrides import asked, values_of
+from glmexp.trial.config_hash import config_hash
 from glmexp.trial.machine import Probe
 from glmexp.trial.placement import Placement, resolve
-from glmexp.trial.result import config_hash, versions
+from glmexp.trial.result import versions
 from glmexp.trial.tasks import check_inputs
 
 LONGEST_PART = 24

@@ -62,7 +62,9 @@ def _stopped(evidence: Evidence) -> tuple[State, str] | None:
     stop = evidence.ending.stop
     if stop is None:
         return None
-    where = _progress(evidence.records)
+    # What a rank saved before it ended by itself, as it was asked to, says more than how far it had come.
+    last_words = [record.error for record in evidence.records if record.outcome is State.interrupted and record.error]
+    where = last_words[0] if last_words else _progress(evidence.records)
     if evidence.ending.hung:
         return stop, f"no progress for {evidence.hang_minutes:g} minutes (launch.hang_minutes); {where}"
     if stop is State.timeout:
@@ -77,7 +79,8 @@ def _finished(evidence: Evidence) -> tuple[State, str] | None:
     if any(outcomes.get(rank) is not State.complete for rank in evidence.ranks):
         return None
     odd = [f"rank {rank} {_ended(code)}" for rank, code in evidence.ending.codes.items() if rank is not None and code]
-    return State.complete, f"all ranks had finished; afterwards {', '.join(odd)}" if odd else ""
+    early = next((record.early for record in evidence.records if record.early), "")
+    return State.complete, f"all ranks had finished; afterwards {', '.join(odd)}" if odd else early
 
 
 def _told(evidence: Evidence) -> tuple[State, str] | None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from glmexp.trial.commands import Command
-from glmexp.trial.orphan import Guardian, end_tagged
-from glmexp.trial.record import RankRecord, State
+from glmexp.trial.orphan import Guardian, end_tagged, tagged
+from glmexp.trial.record import Phase, RankRecord, State
 from glmexp.trial.starter import COLD, RankProcess, Starter
 
 POLL_SECONDS = 0.1
@@ -58,14 +58,19 @@ class Limits:
 
 
 class Signals:
-    """Catches SIGINT, SIGTERM and SIGHUP while a run is going on, so that it is ended and recorded first.
+    """Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 while a run is going on, so that it is ended and recorded first.
 
     Python delivers signals to the main thread only; in another one this catches nothing. A second signal cuts the grace.
+    SIGUSR1 is how schedulers tell that the time is almost up: it ends a run that saves a checkpoint first, and no other.
+
+    Args:
+        saves: whether a run saves a checkpoint when it is asked to end.
     """
 
-    CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
-    def __init__(self) -> None:
+    def __init__(self, saves: bool = False) -> None:
+        self.saves = saves
         self.received: list[int] = []
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
@@ -78,6 +83,10 @@ class Signals:
         return self
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1 and not self.saves:
+            with contextlib.suppress(OSError):  # not print(): this may have come in the middle of one
+                os.write(2, b"glmexp: SIGUSR1 has no effect without checkpoint.every or train.resume=auto; the run goes on\n")
+            return
         self.received.append(number)
         if number == signal.SIGHUP:
             let_go_of_terminal()
@@ -152,6 +161,7 @@ def watch(
     ranks: int,
     signals: Signals,
     limits: Limits,
+    ask: Callable[[Sequence[RankRecord]], bool] = lambda records: False,
 ) -> Ending:
     """Waits until the run has ended, or ends it: at a signal, at a limit, or some seconds after a rank has failed.
 
@@ -159,11 +169,16 @@ def watch(
         observe: called every tenth of a second; shows what is new and returns the ranks' records and the rows of
             ``metrics.jsonl`` so far.
         ranks: ranks on this node.
+        ask: at the first signal or the run's time limit, asks the ranks to save and to end by themselves, and returns whether
+            they will; a further signal, or no progress for too long, ends the run at once.
     """
     started = news_at = time.monotonic()
     news: tuple[list[RankRecord], int] = ([], 0)
     leave_by: float | None = None
     stop: State | None = None
+    asked: State | None = None
+    answered = 0
+    """Signals that the ranks were asked for."""
     hung = False
     while True:
         codes = processes.codes()
@@ -174,10 +189,12 @@ def watch(
         if all(code is not None for code in codes.values()):
             break
         hung = limits.progress_seconds is not None and now - news_at > limits.progress_seconds
-        if signals.received:
+        if len(signals.received) > answered:
             stop = State.interrupted
-        elif hung or (limits.run_seconds is not None and now - started > limits.run_seconds):
+        elif hung or (asked is None and limits.run_seconds is not None and now - started > limits.run_seconds):
             stop = State.timeout
+        if stop is not None and asked is None and not hung and ask(latest[0]):
+            asked, stop, answered = stop, None, len(signals.received)
         if stop is not None:
             break
         if leave_by is None and (patience := _patience(codes, latest[0], ranks)) is not None:
@@ -185,25 +202,42 @@ def watch(
         if leave_by is not None and now > leave_by:
             break
         processes.pause(POLL_SECONDS)
-    _end(processes, signals)
-    observe()
+    _end(processes, signals, grace_seconds=GRACE_SECONDS if asked is None else 0.0)
+    records, _ = observe()
+    if asked is not None and [record.outcome for record in records].count(State.complete) < ranks:
+        stop = State.interrupted if signals.received else asked
     return Ending(codes, stop, signals.received[0] if stop is State.interrupted else None, hung)
+
+
+def ask_to_save(tag: str, records: Sequence[RankRecord]) -> bool:
+    """Passes a SIGTERM on to the ranks of this node if they have something to save; whether they have."""
+    phases = list(Phase)
+    if not records or any(phases.index(record.phase) < phases.index(Phase.training) for record in records):
+        return False
+    ours = set(tagged(tag))
+    for record in records:
+        if record.outcome is None and record.pid in ours:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(record.pid, signal.SIGTERM)
+    return True
 
 
 def _patience(codes: dict[int | None, int | None], records: list[RankRecord], ranks: int) -> float | None:
     """Seconds after which processes that still run are ended, None while nothing is wrong."""
-    outcomes = [record.outcome for record in records if record.outcome is not None]
-    if State.invalid in outcomes:
+    outcomes = {record.rank: record.outcome for record in records if record.outcome is not None}
+    if State.invalid in outcomes.values():
         return 0.5  # the user waits for a message that is already written
-    if any(code for code in codes.values()) or any(outcome is not State.complete for outcome in outcomes):
+    # Ranks that were asked to save and end have a code of their own, and one of them may be tidying up still.
+    failed = [rank for rank, code in codes.items() if code and (rank is None or outcomes.get(rank) is not State.interrupted)]
+    if failed or any(outcome not in (State.complete, State.interrupted) for outcome in outcomes.values()):
         return PEER_SECONDS
-    return FAREWELL_SECONDS if len(outcomes) == ranks else None
+    return FAREWELL_SECONDS if len(outcomes) == ranks or State.interrupted in outcomes.values() else None
 
 
-def _end(processes: Processes, signals: Signals) -> None:
+def _end(processes: Processes, signals: Signals, grace_seconds: float) -> None:
     """SIGTERM and the grace on a thread of their own, so that a second Ctrl-C can cut the grace short."""
     known = len(signals.received)
-    ending = threading.Thread(target=processes.end, args=(GRACE_SECONDS,))
+    ending = threading.Thread(target=processes.end, args=(grace_seconds,))
     ending.start()
     while ending.is_alive():
         ending.join(POLL_SECONDS)

@@ -62,6 +62,8 @@ class Phase(str, Enum):
     loading = "loading"
     building = "building"
     training = "training"
+    evaluating = "evaluating"
+    """``evaluate`` alone: a run that evaluates meanwhile is training."""
     saving = "saving"
     done = "done"
 
@@ -77,8 +79,8 @@ class RankRecord:
     """Units of the phase finished: samples, tensors or steps."""
     total: int | None = None
     resumed: int | None = None
-    """The step that this session goes on from, 0 for a fresh start. Rank 0 sets it when it has cut ``metrics.jsonl`` back to that
-    step, and before it appends a row; in a folder with an earlier session the parent reads no row until then."""
+    """The step that this session goes on from, 0 for a fresh start. Rank 0 sets it when it has cut ``metrics.jsonl`` back to it,
+    and before it appends a row; in a folder with an earlier session the parent reads no row until then."""
     updated: float = 0.0
     """Seconds since the epoch."""
     numbers: dict[str, float] = field(default_factory=dict)
@@ -88,6 +90,8 @@ class RankRecord:
     error: str | None = None
     notes: list[str] = field(default_factory=list)
     """What the user should read as the run goes on, such as how many samples were kept."""
+    early: str | None = None
+    """Why a run that is complete ended before its last step."""
     warnings: list[str] = field(default_factory=list)
     """Notes that also belong in ``result.json``: something asked for was cut, dropped or has no effect."""
     metrics: dict[str, Any] = field(default_factory=dict)

@@ -1,6 +1,5 @@
 """``result.json``: one run in one file, written whole or not at all."""
 
-import hashlib
 import importlib.metadata
 import json
 import math
@@ -14,18 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.config.choices import Task
-from glmexp.config.files import to_values
-from glmexp.config.measure import initialisation, random_tokens
-from glmexp.config.schema import Config
 from glmexp.trial.placement import Placement
-from glmexp.trial.record import METRICS, RESULT, State, write_json
+from glmexp.trial.record import METRICS, RESULT, STEP_FIGURES, State, write_json
 
 METRIC_NAMES = (
     "tokens_per_second",
+    "padded_tokens_per_second",
     "samples_per_second",
     "step_seconds",
     "step_seconds_spread",
+    "data_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "update_seconds",
     "mfu",
+    "tflops_per_second",
+    "peak_tflops_per_second",
     "peak_allocated_gib",
     "peak_reserved_gib",
     "host_peak_gib",
@@ -33,13 +36,17 @@ METRIC_NAMES = (
     "loss_last",
     "skipped_steps",
     "steps",
+    "eval_loss",
+    "eval_perplexity",
+    "eval_rouge-1",
+    "eval_rouge-2",
+    "eval_rouge-l",
+    "eval_bleu-4",
 )
+"""Those of the last evaluation begin with ``eval_``."""
 PACKAGES = ("glmexp", "torch", "deepspeed", "transformers", "peft")
-HASHED_PACKAGES = ("torch", "deepspeed")
-NOT_HASHED = ("tracker", "launch", "lint", "lang", "sweep")
-"""Fields that do not change the outcome; of ``launch`` the ranks and the device do, and are added as they turned out."""
-IN_DS_CONFIG = ("zero", "offload", "scaler", "batch", "comm", "optimizer", "deepspeed")
-"""Groups that reach the ranks through ``ds_config.json`` alone, where a setting that has no effect leaves no trace."""
+OF_THE_WHOLE = ("loss_first", "loss_last", "skipped_steps", "steps")
+"""Metrics that a run in several sessions has as a whole."""
 
 
 @dataclass
@@ -61,6 +68,8 @@ class Result:
     """``started`` and ``finished`` (ISO 8601 with time zone), ``seconds``."""
     signal: int | None = None
     """The signal that interrupted the run."""
+    resumed: int | None = None
+    """The step of the checkpoint that the run, or its last session, went on from."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -151,67 +160,24 @@ def _is_whole(result: Result) -> bool:
     )
 
 
-def config_hash(config: Config, ds_config: Mapping[str, Any], placement: Placement, versions: Mapping[str, str | None]) -> str:
-    """16 hex digits over all that changes the outcome of a run, so that equal digits mean the same trial.
-
-    Covers the config but tracker, limits of time, sweep, language and lint, with what DeepSpeed is told in the form of
-    ``ds_config``: however a setting was spelt or derived, equal effect gives equal digits. Also ranks, nodes, device, versions
-    of torch and DeepSpeed; and size and time of the data file and of the files in a local model folder.
-    """
-    values = {name: value for name, value in to_values(config).items() if name not in (*NOT_HASHED, *IN_DS_CONFIG)}
-    values["model"]["init"] = initialisation(config).value
-    if config.task is not Task.measure:
-        del values["measure"]
-    else:
-        values["train"] = {"seed": config.train.seed}  # the steps are measure's own, and nothing is saved
-    if config.task is Task.measure and random_tokens(config):
-        values["data"] = {"max_length": config.data.max_length}
-    if not config.hardware.emulate:
-        del values["hardware"]
-    content = {
-        **values,
-        "ds_config": ds_config,
-        "world_size": placement.machine.world_size,
-        "nodes": placement.nodes,
-        "device": [placement.machine.device, placement.device_name],
-        "versions": {name: versions.get(name) for name in HASHED_PACKAGES},
-        "files": [_stamp(path) for path in _files(config)],
-    }
-    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _files(config: Config) -> list[Path]:
-    files = [Path(config.data.path)] if config.data.path and not random_tokens(config) else []
-    model = Path(config.model.path)
-    if model.is_dir():
-        files += sorted(path for path in model.iterdir() if path.is_file())
-    return files
-
-
-def _stamp(path: Path) -> list[Any]:
-    try:
-        status = path.stat()
-    except OSError:
-        return [path.name, None, None]
-    return [path.name, status.st_size, status.st_mtime_ns]
-
-
-def complete_metrics(told: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], task: Task = Task.train) -> dict[str, Any]:
+def complete_metrics(
+    told: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], task: Task = Task.train, earlier: int = 0
+) -> dict[str, Any]:
     """Every metric by name: as rank 0 told it, else from the rows of ``metrics.jsonl``, else null.
 
     The rows matter for a run that did not get to its end: its last loss and its speed are worth a line in a table. Those of
-    ``measure`` hold no warm-up.
+    ``measure`` hold no warm-up. Of a run in several sessions, the first ``earlier`` rows are those of earlier ones: steps and
+    losses are of the whole run, the speed is that of the last session.
     """
     figures: dict[str, Any] = dict.fromkeys(METRIC_NAMES)
     if rows:
+        recent = rows[earlier:] or rows
         # The first steps allocate and compile; where there are enough, they do not count for speed.
-        steady = rows[2:] if task is not Task.measure and len(rows) > 4 else rows
+        steady = recent[2:] if task is not Task.measure and len(recent) > 4 else recent
         seconds = _numbers(steady, "step_seconds")
         losses = [row["loss"] for row in rows if isinstance(row.get("loss"), int | float)]
         figures |= {
-            "tokens_per_second": _middle(steady, "tokens_per_second"),
-            "step_seconds": statistics.median(seconds) if seconds else None,
+            **{name: _middle(steady, name) for name in STEP_FIGURES},
             "step_seconds_spread": max(seconds) - min(seconds) if seconds else None,
             "peak_allocated_gib": max(_numbers(rows, "peak_allocated_gib"), default=None),
             "loss_first": losses[0] if losses else None,
@@ -219,7 +185,8 @@ def complete_metrics(told: Mapping[str, Any], rows: Sequence[Mapping[str, Any]],
             "skipped_steps": sum(bool(row.get("skipped")) for row in rows),
             "steps": len(rows),
         }
-    return figures | {name: value for name, value in told.items() if value is not None}
+    of_rows = OF_THE_WHOLE if earlier else ()  # rank 0 knows its own session alone
+    return figures | {name: value for name, value in told.items() if value is not None and name not in of_rows}
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
@@ -232,16 +199,31 @@ def _middle(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
 
 
 class MetricsTail:
-    """Reads ``metrics.jsonl`` as it grows."""
+    """Reads ``metrics.jsonl`` as it grows.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        going_on: whether the file may hold rows of an earlier session. Nothing is read then before ``resume``: rank 0 cuts the
+            file back to the checkpoint first.
+    """
+
+    def __init__(self, folder: Path, going_on: bool = False) -> None:
         self.path = folder / METRICS
         self.rows: list[dict[str, Any]] = []
-        """All rows so far."""
+        """All rows so far, those of earlier sessions included."""
+        self.earlier = 0
+        """How many of them are of earlier sessions."""
+        self.waiting = going_on
+        self._resumed = 0.0
         self._offset = 0
 
+    def resume(self, step: float) -> None:
+        """Lets the file be read; the rows up to ``step`` are those of earlier sessions."""
+        self.waiting, self._resumed = False, step
+
     def fresh(self) -> list[dict[str, Any]]:
-        """The rows that have come since the last call; a line still being written is left for the next."""
+        """The rows of this session that have come since the last call; a line still being written is left for the next."""
+        if self.waiting:
+            return []
         try:
             with self.path.open("rb") as handle:
                 handle.seek(self._offset)
@@ -251,8 +233,10 @@ class MetricsTail:
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
         rows = [row for row in map(_row, whole.splitlines()) if row is not None]
+        new = [row for row in rows if row.get("step", math.inf) > self._resumed]
         self.rows += rows
-        return rows
+        self.earlier += len(rows) - len(new)
+        return new
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

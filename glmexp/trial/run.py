@@ -15,6 +15,7 @@ from glmexp.config.schema import Config
 from glmexp.dsconfig import build
 from glmexp.track.base import NullTracker, RunInfo, Tracker
 from glmexp.trial.commands import WORKER, commands, rank_environment
+from glmexp.trial.config_hash import config_hash
 from glmexp.trial.machine import oom_kills
 from glmexp.trial.outcome import Evidence, classify
 from glmexp.trial.placement import Placement
@@ -26,7 +27,6 @@ from glmexp.trial.result import (
     MetricsTail,
     Result,
     complete_metrics,
-    config_hash,
     describe_device,
     exit_code,
     finite,

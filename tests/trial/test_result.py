@@ -11,6 +11,7 @@ from glmexp.config import compose
 from glmexp.config.choices import Task
 from glmexp.config.errors import UserError
 from glmexp.dsconfig import Machine, build
+from glmexp.trial.config_hash import config_hash
 from glmexp.trial.placement import Placement
 from glmexp.trial.record import METRICS, State, read_rank
 from glmexp.trial.redact import is_secret, redact, refuse_secret_values
@@ -19,7 +20,6 @@ from glmexp.trial.result import (
     MetricsTail,
     Result,
     complete_metrics,
-    config_hash,
     exit_code,
     finite,
     read_result,
@@ -70,10 +70,27 @@ def test_the_hash_covers_what_changes_the_outcome(tmp_path):
         ["batch.micro=null", "batch.total=4", "batch.accumulation=1"],
         ["measure.steps=7"],
         ["hardware=rtx4090"],
+        ["train.resume=auto", "train.stop_after=3", "checkpoint.every=2", "checkpoint.keep=5"],
+        ["eval.max_new_tokens=7", "eval.micro=3"],
     ],
 )
 def test_the_hash_leaves_out_what_does_not(overrides):
     assert digest(*overrides) == digest()
+
+
+def test_of_the_evaluations_the_hash_covers_what_they_score_and_what_follows_from_it():
+    validated = digest("data.eval_share=0.1")
+    assert validated != digest()
+    assert validated == digest("data.eval_share=0.1", "eval.every=3", "eval.micro=7", "eval.max_new_tokens=7")
+    assert validated != digest("data.eval_share=0.1", "eval.generate=true")
+    best = ["data.eval_share=0.1", "checkpoint.best=loss", "eval.every=3"]
+    assert len({validated, digest(*best), digest(*best, "eval.every=4"), digest(*best, "eval.patience=2")}) == 4
+
+
+def test_the_checkpoint_that_a_run_begins_from_counts(tmp_path):
+    one, two = (digest(f"train.resume={tmp_path}/{name}") for name in ("one", "two"))
+    assert len({one, two, digest("train.resume=auto")}) == 3
+    assert digest("task=measure", f"train.resume={tmp_path}") == digest("task=measure")
 
 
 def test_what_is_measured_counts_for_a_measurement():
@@ -89,6 +106,7 @@ def test_what_is_measured_counts_for_a_measurement():
     [
         ["train.max_steps=7"],
         ["train.save_weights=false", "train.epochs=1"],
+        ["checkpoint.every=3", "eval.max_new_tokens=2"],
         ["data=synthetic", "data.max_length=512"],
         ["data.path=absent.jsonl", "data.limit=3"],
     ],
