@@ -25,6 +25,8 @@ class RunInfo:
     """The sweep a trial belongs to; ``tracker.group`` wins over it."""
     name: str | None = None
     """Short name of the trial in its sweep; null is ``tracker.run_name`` or the folder's name."""
+    going_on: bool = False
+    """Whether the folder holds an earlier session of this run: what was recorded of that goes on, if anything was."""
 
     @property
     def title(self) -> str:
@@ -56,6 +58,8 @@ class SweepInfo:
 class Tracker(ABC):
     """Receives one run: ``start``, then ``log`` for each row of ``metrics.jsonl``, then ``finish``; or one sweep: ``overview``.
 
+    A run that goes on with an earlier session of itself is told the step between ``start`` and the first ``log``: ``go_on``.
+
     The parent calls it, so a killed worker loses nothing and ranks know nothing of it. Implementations may raise:
     ``BackgroundTracker`` keeps that away from the trial.
     """
@@ -70,6 +74,9 @@ class Tracker(ABC):
 
     @abstractmethod
     def start(self, run: RunInfo) -> None: ...
+
+    def go_on(self, step: int) -> None:  # noqa: B027 - most dashboards go by the step of each row
+        """Takes the step of the checkpoint that the run goes on from; rows of later steps come again."""
 
     @abstractmethod
     def log(self, row: Mapping[str, Any]) -> None:
@@ -117,6 +124,18 @@ def plain(value: Any) -> Any:
 def figures(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a row, as floats; what was not measured is left out."""
     return {key: float(value) for key, value in row.items() if isinstance(value, bool | int | float)}
+
+
+PERFORMANCE = (
+    *("mfu", "tflops_per_second", "padded_tokens", "padded_tokens_per_second"),
+    *("data_seconds", "forward_seconds", "backward_seconds", "update_seconds"),
+)
+"""Figures of a step that dashboards show apart, as ``perf/mfu``."""
+
+
+def curves(row: Mapping[str, Any]) -> dict[str, float]:
+    """The curves of a row of ``metrics.jsonl`` as dashboards name them, without its step."""
+    return {f"perf/{key}" if key in PERFORMANCE else key: value for key, value in figures(row).items() if key != "step"}
 
 
 def run_config(run: RunInfo) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.config.schema import TrackerConfig
-from glmexp.track.base import RunInfo, Tracker, figures, plain, run_config
+from glmexp.track.base import RunInfo, Tracker, curves, figures, plain, run_config
 from glmexp.track.online import goes_offline, goes_online, refuse_missing, refuse_without_key
 from glmexp.track.session import Session
 
@@ -92,8 +92,7 @@ class SwanlabTracker(Tracker):
 
     def log(self, row: Mapping[str, Any]) -> None:
         assert self._process is not None
-        told = figures(row)
-        self._process.send({"row": {key: told[key] for key in told if key != "step"}, "step": int(row.get("step") or 0)})
+        self._process.send({"row": curves(row), "step": int(row.get("step") or 0)})
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """State, reason and metrics become ``result`` in the config, which SwanLab shows as columns.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.config.files import leaves
-from glmexp.track.base import RunInfo, SweepInfo, Tracker, figures, plain, run_config
+from glmexp.track.base import RunInfo, SweepInfo, Tracker, curves, figures, plain, run_config
 from glmexp.track.online import refuse_missing
 from glmexp.track.swept import SPEED, columns, config_keys, configs, is_number, memory_column
 
@@ -50,7 +50,7 @@ class TensorboardTracker(Tracker):
     def log(self, row: Mapping[str, Any]) -> None:
         assert self._events is not None
         self._step = int(row.get("step") or self._step)
-        self._events.scalars({name: value for name, value in figures(row).items() if name != "step"}, self._step)
+        self._events.scalars(curves(row), self._step)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """The figures of the whole run, state and reason as text, and the status of the HParams tab."""

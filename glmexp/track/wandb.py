@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from glmexp.config.errors import missing_package
 from glmexp.config.schema import TrackerConfig
-from glmexp.track.base import RunInfo, SweepInfo, Tracker, figures, plain, run_config
+from glmexp.track.base import RunInfo, SweepInfo, Tracker, curves, figures, plain, run_config
 from glmexp.track.online import goes_offline, goes_online, refuse_missing, refuse_without_key
 from glmexp.track.session import Session
 
@@ -130,9 +130,7 @@ class WandbTracker(Tracker):
 
     def log(self, row: Mapping[str, Any]) -> None:
         step = row.get("step")
-        self._run.log(
-            {key: value for key, value in figures(row).items() if key != "step"}, step=None if step is None else int(step)
-        )
+        self._run.log(curves(row), step=None if step is None else int(step))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes ``state``, ``reason`` and the metrics into the summary, and the state as a tag.

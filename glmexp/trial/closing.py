@@ -52,15 +52,18 @@ def measured(metrics: Mapping[str, Any], config: Config | None = None) -> list[t
     def row(*parts: str | None) -> str | None:
         return ", ".join(part for part in parts if part) or None
 
+    mfu, time = metrics.get("mfu"), shares(metrics)
+    efficiency = f"MFU {100 * mfu:.1f} %" if isinstance(mfu, int | float) else None
     steps, skipped = form("{:.0f}", "steps"), form("{:.0f} skipped", "skipped_steps")
     if steps and metrics.get("skipped_steps"):
         steps = f"{steps} ({skipped})"
     if config is not None and config.task is Task.measure:
         steps = f"{steps}, after a warm-up of {config.measure.warmup_steps}" if steps else None
         seconds, spread = form("{:.3g} s a step (medians)", "step_seconds"), form("spread {:.2g} s", "step_seconds_spread")
-        speed = row(form("{:,.0f} tokens/s", "tokens_per_second"), seconds, spread)
+        speed = row(form("{:,.0f} tokens/s", "tokens_per_second"), seconds, spread, efficiency)
         gpu, reserved = form("GPU {:.2f} GiB peak", "peak_allocated_gib"), form("{:.2f} GiB reserved", "peak_reserved_gib")
-        return [("steps", steps), ("speed", speed), ("memory", row(gpu, reserved, form("host {:.1f} GiB", "host_peak_gib")))]
+        memory = row(gpu, reserved, form("host {:.1f} GiB", "host_peak_gib"))
+        return [("steps", steps), ("speed", speed), ("time", time), ("memory", memory)]
     first, last = metrics.get("loss_first"), metrics.get("loss_last")
     loss = form("{:.4f}", "loss_last")
     if isinstance(first, int | float) and isinstance(last, int | float):
@@ -68,9 +71,22 @@ def measured(metrics: Mapping[str, Any], config: Config | None = None) -> list[t
         percent = (last / first - 1) * 100 if first else math.inf
         change = f" ({percent:+.0f} %)" if abs(percent) <= MOST_PERCENT else ""
         loss = f"{first:.4f} -> {last:.4f}{change}"
-    speed = row(form("{:,.0f} tokens/s", "tokens_per_second"), form("{:.3g} s a step (medians)", "step_seconds"))
+    seconds = form("{:.3g} s a step (medians)", "step_seconds")
+    speed = row(form("{:,.0f} tokens/s", "tokens_per_second"), seconds, efficiency)
     memory = row(form("GPU {:.1f} GiB peak", "peak_allocated_gib"), form("host {:.1f} GiB", "host_peak_gib"))
-    return [("steps", steps), ("loss", loss), ("speed", speed), ("memory", memory)]
+    return [("steps", steps), ("loss", loss), ("speed", speed), ("time", time), ("memory", memory)]
+
+
+def shares(metrics: Mapping[str, Any]) -> str | None:
+    """``data 1 %, forward 31 %, backward 61 %, update 7 %; 18 % of the tokens computed are padding``, if it was measured."""
+    spent = {name: metrics.get(f"{name}_seconds") or 0.0 for name in ("data", "forward", "backward", "update")}
+    whole = sum(spent.values())
+    if not whole:
+        return None
+    text = ", ".join(f"{name} {100 * seconds / whole:.0f} %" for name, seconds in spent.items())
+    tokens, padded = metrics.get("tokens_per_second"), metrics.get("padded_tokens_per_second")
+    padding = round(100 * (1 - tokens / padded)) if tokens and padded else 0
+    return f"{text}; {padding} % of the tokens computed are padding" if padding else text
 
 
 def next_move(state: State, folder: Path, config: Config | None = None, world_size: int = 1) -> str | None:

@@ -39,7 +39,7 @@ def record(folder: Path, *overrides: str, state: str = "complete", **more: str) 
         RunInfo(folder, chosen, {"zero_optimization": {"stage": 2}}, {"torch": "2.13.0", "wandb": None}, world_size=2)
     )
     for step in (1, 2, 3):
-        tracker.log({"step": step, "loss": 1.0 / step, "lr": 1e-3, "skipped": step == 2, "grad_norm": None})
+        tracker.log({"step": step, "loss": 1.0 / step, "lr": 1e-3, "skipped": step == 2, "grad_norm": None, "mfu": 0.4})
     tracker.finish({"state": state, "reason": None if state == "complete" else "why", "metrics": {"steps": 3, "mfu": None}})
     assert tracker.error is None
     (path,) = folder.rglob("*.wandb")
@@ -68,6 +68,8 @@ def test_offline_run_is_read_back(tmp_path: Path) -> None:
     assert [row["loss"] for row in run.history] == pytest.approx([1, 1 / 2, 1 / 3])
     assert [row["skipped"] for row in run.history] == [0, 1, 0]
     assert not any("grad_norm" in row or "step" in row for row in run.history)
+    assert [row["perf/mfu"] for row in run.history] == pytest.approx([0.4] * 3)
+    assert not any("mfu" in row for row in run.history)
     assert run.config["batch"]["micro"] == 2
     assert run.config["precision"]["dtype"] == config().precision.dtype.value
     assert run.config["deepspeed_config"]["zero_optimization"] == {"stage": 2}

@@ -73,6 +73,17 @@ def test_what_was_not_measured_has_no_row(tmp_path: Path) -> None:
     assert table(tmp_path, metrics={**nothing, "steps": 3, "skipped_steps": 0})["steps"] == "3"
 
 
+def test_where_the_time_went_and_what_was_of_use(tmp_path: Path) -> None:
+    spent = {"data_seconds": 0.01, "forward_seconds": 0.3, "backward_seconds": 0.6, "update_seconds": 0.09}
+    metrics = {**METRICS, **spent, "mfu": 0.4034, "padded_tokens_per_second": 15432.0}
+    shown = table(tmp_path, metrics=metrics)
+    assert shown["speed"] == "12,346 tokens/s, 0.523 s a step (medians), MFU 40.3 %"
+    assert shown["time"] == "data 1 %, forward 30 %, backward 60 %, update 9 %; 20 % of the tokens computed are padding"
+    full = table(tmp_path, metrics={**metrics, "padded_tokens_per_second": 12345.6}, config=config("task=measure"))
+    assert full["time"] == "data 1 %, forward 30 %, backward 60 %, update 9 %"
+    assert full["speed"].endswith("MFU 40.3 %")
+
+
 def test_a_reason_is_shown_as_it_is(tmp_path: Path) -> None:
     shown = table(tmp_path, state="failed", reason="ValueError: [red]x[/red]\x1b[31m\nsecond line")
     assert shown["reason"] == "ValueError: [red]x[/red]\ufffd[31m"
