@@ -199,15 +199,15 @@ def _middle(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
 
 
 class MetricsTail:
-    """Reads ``metrics.jsonl`` as it grows.
+    """Reads ``metrics.jsonl``, or another file of rows with their step, as it grows.
 
     Args:
         going_on: whether the file may hold rows of an earlier session. Nothing is read then before ``resume``: rank 0 cuts the
             file back to the checkpoint first.
     """
 
-    def __init__(self, folder: Path, going_on: bool = False) -> None:
-        self.path = folder / METRICS
+    def __init__(self, folder: Path, going_on: bool = False, name: str = METRICS) -> None:
+        self.path = folder / name
         self.rows: list[dict[str, Any]] = []
         """All rows so far, those of earlier sessions included."""
         self.earlier = 0
