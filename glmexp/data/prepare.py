@@ -9,36 +9,35 @@ from pathlib import Path
 
 import numpy as np
 
-from glmexp.config.choices import OnBad, OverLength, Source
+from glmexp.config.choices import OverLength, Source
 from glmexp.config.data_schema import DataConfig
 from glmexp.config.errors import UserError
 from glmexp.data.encode import DroppedSampleError, Limits, Message, Prompts, encode_conversation
-from glmexp.data.read import REMEMBERED, Conversation, Found, data_file, read
+from glmexp.data.read import Conversation, Reading, read, stamps
 from glmexp.data.store import Counts, Part, Tokens, is_ready, publish
 from glmexp.data.validation import Sample, Tokenised, hold_out, validation_data
 
 SYNTHETIC_SAMPLES = 256
 """Samples of ``data.source=synthetic`` when ``data.limit`` is null."""
 
-Report = Callable[[int, int], None]
-"""Called with (samples done, samples in all)."""
+REPORTED = 100
+"""Samples between two reports."""
+
+Report = Callable[[int, int | None], None]
+"""Called with (samples done, samples in all as far as they can be reckoned)."""
 
 
 PROBE: list[Message] = [{"role": "user", "content": "1 + 1 = ? 你好"}, {"role": "assistant", "content": "2, 很好。"}]
 
 
 def tokens_key(data: DataConfig, prompts: Prompts | None, vocab_size: int, seed: int, enough: int | None = None) -> str:
-    """Names what the tokens are made from: the settings, the data file's size and time, and how the tokenizer writes a probe.
+    """Names what the tokens are made from: the settings, the files' sizes and times, and how the tokenizer writes a probe.
 
     Raises:
-        UserError: the data file is absent.
+        UserError: a file is absent.
     """
-    stamp: tuple[int, int] | None = None
-    if data.source is Source.file:
-        status = data_file(data).stat()
-        stamp = (status.st_size, status.st_mtime_ns)
     probe = [(segment.ids, segment.learn) for segment in prompts.conversation(PROBE, data.turns)] if prompts else None
-    content = json.dumps([asdict(data), probe, vocab_size, seed, stamp, enough], sort_keys=True, default=str)
+    content = json.dumps([asdict(data), probe, vocab_size, seed, stamps(data), enough], sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -111,20 +110,20 @@ def _parts(data: DataConfig, prompts: Prompts, seed: int, report: Report, enough
 
 
 def _tokenise(data: DataConfig, prompts: Prompts, report: Report, enough: int | None, with_messages: bool = False) -> Tokenised:
-    found = read(data)
-    encoder = _Encoder(data, prompts, found, report)
-    counts = encoder.counts
+    reading = read(data)
+    encoder = _Encoder(data, prompts, reading, report)
     if enough is None:
-        chosen: Iterable[Sample] = encoder.encoded(found.conversations)
+        chosen: Iterable[Sample] = encoder.encoded(reading)
     else:
-        encoded = encoder.encoded(sorted(found.conversations, key=_characters, reverse=True))
+        encoded = encoder.encoded(sorted(reading, key=_characters, reverse=True))
         chosen = heapq.nlargest(enough, _until_full(encoded, enough, data.max_length), key=lambda sample: len(sample[0].ids))
-    tokenised = Tokenised(counts)
+    tokenised = Tokenised(Counts())
     for sample, messages in chosen:
         tokenised.add(sample, messages if with_messages else None)
+    tokenised.counts = counts = encoder.counts()
     tokenised.tokens.count_into(counts)
     if not counts.kept:
-        raise _nothing_left(data, found.path, counts, encoder.needed)
+        raise _nothing_left(data, reading.name, counts, encoder.needed)
     counts.unused = counts.read - counts.kept - counts.bad - sum(counts.dropped.values())
     return tokenised
 
@@ -132,35 +131,49 @@ def _tokenise(data: DataConfig, prompts: Prompts, report: Report, enough: int | 
 class _Encoder:
     """Encodes conversations and counts those that are dropped or bad."""
 
-    def __init__(self, data: DataConfig, prompts: Prompts, found: Found, report: Report) -> None:
+    def __init__(self, data: DataConfig, prompts: Prompts, reading: Reading, report: Report) -> None:
         self.data = data
         self.prompts = prompts
-        self.found = found
+        self.reading = reading
         self.report = report
-        self.counts = Counts(read=len(found.conversations) + found.bad, bad=found.bad, first_bad=found.first_bad)
+        self.dropped: dict[str, int] = {}
         self.needed: list[int] = []
         """The ``data.max_length`` that would have kept each sample dropped for it."""
 
-    def encoded(self, conversations: list[Conversation]) -> Iterator[Sample]:
-        limits, counts = Limits.of(self.data), self.counts
-        self.report(0, len(conversations))
+    def counts(self) -> Counts:
+        """What became of the samples that were read, but for those that are kept."""
+        reading = self.reading
+        tallies = [asdict(tally) for tally in reading.tallies] if len(reading.sources) > 1 else []
+        return Counts(
+            read=reading.read,
+            dropped=self.dropped,
+            bad=reading.bad,
+            first_bad=reading.first_bad,
+            notes=reading.notes,
+            sources=tallies,
+        )
+
+    def encoded(self, conversations: Iterable[Conversation]) -> Iterator[Sample]:
+        limits, done = Limits.of(self.data), 0
+        self.report(0, None)
         for done, conversation in enumerate(conversations, start=1):
+            tally = self.reading.tally(conversation.source)
             try:
                 sample = encode_conversation(self.prompts, conversation.messages, limits)
             except DroppedSampleError as dropped:
-                counts.dropped[dropped.reason] = counts.dropped.get(dropped.reason, 0) + 1
+                self.dropped[dropped.reason] = self.dropped.get(dropped.reason, 0) + 1
+                tally.dropped += 1
                 if dropped.needed:
                     self.needed.append(dropped.needed)
             except UserError as error:
                 # A template may refuse a role or an order that the file's format allows.
-                message = f"{self.found.path}:{conversation.line}: {error}"
-                if self.data.on_bad is OnBad.error:
-                    raise UserError(message) from error
-                counts.bad += 1
-                counts.first_bad = [*counts.first_bad, " ".join(message.split())][:REMEMBERED]
+                self.reading.refuse(conversation, str(error))
             else:
+                tally.cut += sample[0].cut
                 yield sample
-            self.report(done, len(conversations))
+            if done % REPORTED == 0:
+                self.report(done, self.reading.expected())
+        self.report(done, done)
 
 
 def _characters(conversation: Conversation) -> int:
@@ -176,8 +189,8 @@ def _until_full(samples: Iterable[Sample], enough: int, full: int) -> Iterator[S
             return
 
 
-def _nothing_left(data: DataConfig, path: Path, counts: Counts, needed: list[int]) -> UserError:
-    lines = [f"no sample is left to train on: {counts.describe()}", f"data.path={path}"]
+def _nothing_left(data: DataConfig, source: str, counts: Counts, needed: list[int]) -> UserError:
+    lines = [f"no sample is left to train on: {counts.describe()}", f"data.path={source}"]
     if counts.first_bad:
         lines.append(f"the first bad one: {counts.first_bad[0]}"[:300])
     if needed:

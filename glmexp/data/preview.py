@@ -8,12 +8,13 @@ from glmexp.config.choices import Source
 from glmexp.config.data_schema import DataConfig
 from glmexp.config.errors import UserError
 from glmexp.data.encode import DroppedSampleError, Encoded, Limits, Prompts, encode_conversation
-from glmexp.data.read import Found, read, visible
+from glmexp.data.errors import visible
+from glmexp.data.read import Conversation, read
 from glmexp.data.store import IGNORED
 
 
 def render(data: DataConfig, tokenizer: Any, prompts: Prompts | None, samples: int = 3) -> list[str]:
-    """Lines of plain text that show the first samples of the data file.
+    """Lines of plain text that show the first samples of the data.
 
     Args:
         tokenizer: a Hugging Face tokenizer; turns ids back to text.
@@ -31,26 +32,32 @@ def render(data: DataConfig, tokenizer: Any, prompts: Prompts | None, samples: i
         return [f"data.source=synthetic: random token ids, {data.max_length} a sample, all learnt"]
     if prompts is None:
         raise ValueError("data.source=file needs the tokenizer's prompts")
-    found = read(data)
-    limits = Limits.of(data)
-    lines = [f"{visible(str(found.path))}: {len(found.conversations)} samples" + (f", {found.bad} bad" if found.bad else "")]
-    lines += [f"  {visible(message)}" for message in found.first_bad]
-    if len(found.conversations) > samples:
-        lines[0] += f"; the first {samples} follow, data.limit=N shows N"
-    for number in range(min(samples, len(found.conversations))):
-        lines += ["", *_sample(found, number, tokenizer, prompts, limits)]
-    return lines
+    reading = read(data)
+    lines: list[str] = []
+    number = 0
+    for number, conversation in enumerate(reading, start=1):
+        if number <= samples:
+            lines += ["", *_sample(number, conversation, len(reading.sources) > 1, tokenizer, prompts, Limits.of(data))]
+        elif data.streaming:
+            break  # the others have not been fetched
+    more = f"; the first {samples} follow, data.limit=N shows N" if number > samples else ""
+    bad = f", {reading.bad} bad" if reading.bad else ""
+    count = f"at least {number}" if data.streaming and number > samples else number
+    head = f"{visible(reading.name)}: {count} sample{'s' if number != 1 else ''}{bad}{more}"
+    return [head, *(f"  {visible(line)}" for line in (*reading.notes, *reading.first_bad)), *lines]
 
 
-def _sample(found: Found, number: int, tokenizer: Any, prompts: Prompts, limits: Limits) -> list[str]:
-    conversation = found.conversations[number]
-    head = f"sample {number + 1}, line {conversation.line}"
+def _sample(
+    number: int, conversation: Conversation, several: bool, tokenizer: Any, prompts: Prompts, limits: Limits
+) -> list[str]:
+    place = visible(conversation.place) if several else f"line {conversation.line}"
+    head = f"sample {number}, {place}"
     try:
         encoded, _ = encode_conversation(prompts, conversation.messages, limits)
     except DroppedSampleError as dropped:
         return [f"{head}: left out, {dropped.reason}"]
     except UserError as error:
-        raise UserError(f"{found.path}:{conversation.line}: {error}") from error
+        raise UserError(f"{conversation.place}: {error}") from error
     cut = ", cut to the length limits" if encoded.cut else ""
     if encoded.turns_cut:
         cut = f", the oldest {encoded.turns_cut} turn{'s' if encoded.turns_cut > 1 else ''} left out"

@@ -1,217 +1,209 @@
-"""A data file to conversations, each with the line it came from.
+"""The data to conversations, one after another, each with the place it came from.
 
-JSON lines and a JSON array are told apart by content, not by the file's name; UTF-8 with or without a byte order mark. Lines
-end at a newline byte and nowhere else: text may hold Unicode's own line separators. ``glmexp.data.forms`` states which samples
-are understood.
+``glmexp.data.formats`` and ``read_hub`` give the samples, ``glmexp.data.forms`` makes messages of them. Nothing is held: what
+is read may be larger than the memory.
 """
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glmexp.config.choices import OnBad
+from glmexp.config.choices import OnBad, Source
+from glmexp.config.data_files import all_files, files
 from glmexp.config.data_schema import DataConfig
 from glmexp.config.errors import UserError
 from glmexp.data.encode import Message
-from glmexp.data.forms import FORMS_READ, Reader, SampleError
+from glmexp.data.errors import SHOWN, SampleError, visible
+from glmexp.data.formats import FileSamples
+from glmexp.data.forms import Reader, columns_never_seen
+from glmexp.data.read_hub import HubSplit
 
-SHOWN = 60
-"""Characters of a bad line that a message shows."""
+SHIPPED = Path(__file__).with_name("instruct.jsonl")
+"""The instruction set that ships with glmexp."""
 REMEMBERED = 5
 """Messages of bad lines kept under ``data.on_bad=skip``."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """Messages ``{"role": system|user|assistant|observation|tool, "content": text}``, the last one the assistant's."""
 
     messages: list[Message]
     line: int
-    """1-based line of the file where the sample begins."""
+    """1-based line of the file where the sample begins, or row of a Parquet file or of a dataset of the hub."""
+    source: str
+    """The file, or dataset and split."""
+
+    @property
+    def place(self) -> str:
+        """``FILE:LINE``."""
+        return f"{self.source}:{self.line}"
 
 
 @dataclass
-class Found:
-    """What a data file held."""
+class Tally:
+    """What became of one file, or split of the hub."""
 
-    path: Path
-    conversations: list[Conversation] = field(default_factory=list)
+    source: str
+    read: int = 0
+    """Samples, the bad ones among them."""
     bad: int = 0
-    first_bad: list[str] = field(default_factory=list)
+    dropped: int = 0
+    """Left out for their length, or because there is nothing to learn in them."""
+    cut: int = 0
+    """Shortened."""
 
 
-def data_file(data: DataConfig) -> Path:
-    """The absolute path of ``data.path``, or of the instruction set that ships with glmexp.
+def read(data: DataConfig) -> "Reading":
+    """The conversations of ``data.path``; raises UserError if it names no files, or no dataset that can be had."""
+    return Reading(data)
 
-    Raises:
-        UserError: there is no such file.
+
+def stamps(data: DataConfig) -> list[tuple[str, int, int]]:
+    """(path, bytes, time of the last change) of each file that is read, for training and for validation."""
+    paths = [*([SHIPPED] if data.path is None else []), *all_files(data)]
+    return [(str(path), (status := path.stat()).st_size, status.st_mtime_ns) for path in paths]
+
+
+class Reading:
+    """The conversations of ``data.path``, in the files' order, up to ``data.limit``; iterate over it once.
+
+    Raises, as it is iterated over:
+        UserError: a file that cannot be read, a bad line (unless ``data.on_bad=skip``), or nothing in it. The message names
+            file and line.
     """
-    if data.path is None:
-        return Path(__file__).with_name("instruct.jsonl")
-    path = Path(data.path).expanduser().absolute()
-    if path.is_dir():
-        raise UserError(f"data.path={data.path} is a folder: {path}\nname one JSONL or JSON file in it")
-    if not path.exists():
-        raise UserError(
-            f"data.path={data.path}: there is no file {path}\ngive a path that exists; a relative one starts at {Path.cwd()}"
-        )
-    return path
 
+    def __init__(self, data: DataConfig) -> None:
+        self.data = data
+        self.sources: list[FileSamples | HubSplit] = []
+        self.tallies: list[Tally] = []
+        """One a source, as far as it has been read."""
+        self.first_bad: list[str] = []
+        """The messages of the first few bad lines."""
+        self._seen: dict[str, None] = {}
+        with _readable(data):
+            self.sources += _sources(data)
 
-def read(data: DataConfig) -> Found:
-    """All conversations of the data file, in its order, up to ``data.limit``.
+    @property
+    def name(self) -> str:
+        """The source, or how many there are."""
+        first = self.sources[0].name
+        return first if len(self.sources) == 1 else f"{first} and {len(self.sources) - 1} more"
 
-    Raises:
-        UserError: no file, a bad line (unless ``data.on_bad=skip``), or nothing in it. The message names file and line.
-    """
-    found = Found(data_file(data))
-    reader = Reader(data.columns)
-    try:
-        for line, outcome in _records(found.path):
-            if data.limit is not None and len(found.conversations) >= data.limit:
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know of how the files are read, a line each."""
+        return [note for source in self.sources if isinstance(source, FileSamples) and (note := source.note)]
+
+    @property
+    def read(self) -> int:
+        """Samples so far, the bad ones among them."""
+        return sum(tally.read for tally in self.tallies)
+
+    @property
+    def bad(self) -> int:
+        """Samples so far that could not be used, under ``data.on_bad=skip``."""
+        return sum(tally.bad for tally in self.tallies)
+
+    def __iter__(self) -> Iterator[Conversation]:
+        left = self.data.limit
+        for source in self.sources:
+            if left == 0:
                 break
-            try:
-                if isinstance(outcome, SampleError):
-                    raise outcome
-                found.conversations.append(Conversation(reader.messages(outcome), line))
-            except SampleError as bad:
-                _tell_bad(found, bad, line, outcome, data.on_bad)
+            tally, reader = Tally(source.name), Reader(self.data.columns)
+            self.tallies.append(tally)
+            with _readable(self.data):
+                for line, record in source.records(reader.know):
+                    tally.read += 1
+                    try:
+                        if isinstance(record, SampleError):
+                            raise record
+                        conversation = Conversation(reader.messages(record), line, source.name)
+                    except SampleError as bad:
+                        self._tell_bad(bad, f"{source.name}:{line}", record)
+                        tally.bad += 1
+                        continue
+                    yield conversation
+                    if left is not None:
+                        left -= 1
+                        if left == 0:
+                            break
+            self._seen |= reader.seen
+        if self.read == self.bad:
+            raise UserError(self._nothing())
+        unused = columns_never_seen(self.data.columns, self._seen)
+        if unused:
+            found = ", ".join(self._seen)
+            raise UserError(f"{self.name}: no sample has {unused}\nfound: {found}\ncheck the name, or leave the key null")
+
+    def tally(self, source: str) -> Tally:
+        """The tally of a source that has been read from."""
+        last = self.tallies[-1]
+        return last if last.source == source else next(tally for tally in self.tallies if tally.source == source)
+
+    def refuse(self, conversation: Conversation, reason: str) -> None:
+        """Counts a conversation as bad that has been read.
+
+        Raises:
+            UserError: bad lines are not to be skipped.
+        """
+        told = f"{conversation.place}: {reason}"
+        if self.data.on_bad is OnBad.error:
+            raise UserError(told)
+        self.tally(conversation.source).bad += 1
+        self._remember(" ".join(told.split()))
+
+    def expected(self) -> int | None:
+        """Samples in all, reckoned from the bytes read so far; None as long as nothing tells."""
+        if not self.tallies:
+            return None
+        current, tally = self.sources[len(self.tallies) - 1], self.tallies[-1]
+        if isinstance(current, HubSplit):
+            known = current.size
+        else:
+            sizes = [source.stamp[0] for source in self.sources if isinstance(source, FileSamples)]
+            done = len(self.tallies) - 1
+            share = (sum(sizes[:done]) + sizes[done] * current.share(tally.read)) / max(1, sum(sizes))
+            known = round(self.read / share) if share else None
+        limit = self.data.limit
+        return known if limit is None else min(limit, known or limit)
+
+    def _tell_bad(self, bad: SampleError, place: str, record: Any) -> None:
+        """Remembers a bad sample, or raises UserError for it."""
+        told = f"{place}: {visible(str(bad))}"
+        if self.data.on_bad is OnBad.skip and not bad.fatal:
+            self._remember(told)
+            return
+        shown = bad.text if bad.text is not None else json.dumps(record, ensure_ascii=False, default=str)
+        start = f"\n  {visible(shown[:SHOWN])}{'…' if len(shown) > SHOWN else ''}" if shown else ""
+        skip = "" if bad.fatal else "\nor leave bad lines out with data.on_bad=skip"
+        raise UserError(f"{told}{start}\n{visible(bad.move)}{skip}")
+
+    def _remember(self, told: str) -> None:
+        if len(self.first_bad) < REMEMBERED:
+            self.first_bad.append(told)
+
+    def _nothing(self) -> str:
+        if self.bad:
+            return f"{self.name}: no sample could be read, {self.bad} were bad and skipped; the first:\n{self.first_bad[0]}"
+        what = "is empty" if len(self.sources) == 1 else "are empty"
+        return f"{self.name} {what}: 0 samples read, 0 dropped\nset data.path to a file with samples"
+
+
+@contextmanager
+def _readable(data: DataConfig) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise UserError(f"data.path={data.path}: cannot read {found.path}: {error.strerror}") from error
-    if not found.conversations:
-        raise UserError(_nothing(found))
-    unused = reader.columns_never_seen()
-    if unused:
-        raise UserError(f"{found.path}: no sample has {unused}\nfound: {reader.seen()}\ncheck the name, or leave the key null")
-    return found
+        where = f" {error.filename}" if error.filename and error.filename != data.path else ""
+        raise UserError(f"data.path={data.path}: cannot read{where}: {error.strerror or error}") from error
 
 
-def _tell_bad(found: Found, bad: SampleError, line: int, outcome: Any, on_bad: OnBad) -> None:
-    shown = bad.text if bad.text is not None else json.dumps(outcome, ensure_ascii=False)
-    place = f"{found.path}:{line}: {visible(str(bad))}"
-    if on_bad is OnBad.skip and not bad.fatal:
-        found.bad += 1
-        if len(found.first_bad) < REMEMBERED:
-            found.first_bad.append(place)
-        return
-    skip = "" if bad.fatal else "\nor leave bad lines out with data.on_bad=skip"
-    start = visible(shown[:SHOWN])
-    ellipsis = "…" if len(shown) > SHOWN else ""
-    raise UserError(f"{place}\n  {start}{ellipsis}\n{visible(bad.move)}{skip}")
-
-
-def visible(text: str) -> str:
-    """``text`` on one line: what a terminal would act on, or not show, is written as in a Python string."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text
-    )
-
-
-def _nothing(found: Found) -> str:
-    if found.bad:
-        return f"{found.path}: no sample could be read, {found.bad} were bad and skipped; the first:\n{found.first_bad[0]}"
-    return f"{found.path}: the file is empty: 0 samples read, 0 dropped\nset data.path to a file with samples"
-
-
-def _records(path: Path) -> Iterator[tuple[int, Any]]:
-    """(line, JSON value or SampleError) of each sample."""
-    with path.open("rb") as handle:
-        first = b""
-        while not first.strip():
-            block = handle.read(4096)
-            if not block:
-                break
-            first += block
-    start = first.removeprefix(b"\xef\xbb\xbf").lstrip()
-    yield from (_array(path) if start.startswith(b"[") else _lines(path))
-
-
-def _lines(path: Path) -> Iterator[tuple[int, Any]]:
-    with path.open("rb") as handle:
-        for number, raw in enumerate(handle, start=1):
-            if number == 1:
-                raw = raw.removeprefix(b"\xef\xbb\xbf")
-            if not raw.strip():
-                continue
-            try:
-                text = raw.decode("utf-8").strip()
-            except UnicodeDecodeError as error:
-                yield number, not_utf8(raw, error)
-                continue
-            try:
-                yield number, json.loads(text)
-            except (ValueError, RecursionError) as error:
-                yield number, _bad_json(text, error)
-
-
-def _array(path: Path) -> Iterator[tuple[int, Any]]:
-    raw = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        yield raw.count(b"\n", 0, error.start) + 1, not_utf8(raw[error.start :], error, fatal=True)
-        return
-    decoder = json.JSONDecoder()
-    position = text.index("[") + 1
-    line, counted = 1, 0
-    expect_comma = False
-    while True:
-        position = _skip_space(text, position)
-        line += text.count("\n", counted, position)
-        counted = position
-        if text.startswith("]", position):
-            rest = _skip_space(text, position + 1)
-            if rest < len(text):
-                yield (
-                    line + text.count("\n", counted, rest),
-                    _broken_array(text[rest:], "text after the array's closing ]"),
-                )
-            return
-        if expect_comma:
-            if not text.startswith(",", position):
-                yield line, _broken_array(text[position:], "expected , or ] after an element of the array")
-                return
-            position, expect_comma = position + 1, False
-            continue
-        try:
-            value, end = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError) as error:
-            at = error.pos if isinstance(error, json.JSONDecodeError) else position
-            message = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-            yield line + text.count("\n", counted, at), _broken_array(text[position:], message)
-            return
-        yield line, value
-        position, expect_comma = end, True
-
-
-def _skip_space(text: str, position: int) -> int:
-    while position < len(text) and text[position] in " \t\r\n":
-        position += 1
-    return position
-
-
-def _broken_array(text: str, what: str) -> SampleError:
-    # Where the next element begins cannot be known once the syntax is broken, so on_bad=skip does not apply.
-    return SampleError(
-        f"not valid JSON: {what}", "mend the array, or write one JSON object a line", text[: SHOWN + 1], fatal=True
-    )
-
-
-def _bad_json(text: str, error: Exception) -> SampleError:
-    what = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-    if not text.startswith("{"):
-        move = f"{FORMS_READ}; CSV, Parquet and packed files are not read"
-    elif text == "{":
-        move = "write each sample on one line (JSON lines), or put all of them into one JSON array"
-    else:
-        move = "mend the line"
-    return SampleError(f"not valid JSON: {what}", move, text)
-
-
-def not_utf8(raw: bytes, error: UnicodeDecodeError, fatal: bool = False) -> SampleError:
-    """The complaint about bytes in another encoding."""
-    what = f"not UTF-8 text: byte 0x{error.object[error.start]:02x} {error.reason}"
-    move = "save the file as UTF-8, for example: iconv -f GB18030 -t UTF-8"
-    return SampleError(what, move, raw[: 2 * SHOWN].decode("utf-8", "replace"), fatal)
+def _sources(data: DataConfig) -> list[FileSamples] | list[HubSplit]:
+    if data.source is Source.hub:
+        return [HubSplit(data, data.split or "train", "data.split")]
+    paths = [SHIPPED] if data.path is None else files("data.path", data.path)
+    return [FileSamples(path, data.encoding) for path in paths]

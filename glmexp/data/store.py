@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,10 @@ class Counts:
     """Lines that could not be read, under ``data.on_bad=skip``."""
     first_bad: list[str] = field(default_factory=list)
     """The messages of the first few bad lines."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know of how the files were read."""
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    """Of several files, what became of the samples of each: ``source`` and the counts of ``glmexp.data.read.Tally``."""
     tokens: int = 0
     targets: int = 0
     """Tokens that are learnt."""

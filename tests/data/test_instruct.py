@@ -1,10 +1,10 @@
 from characters import data_config
 
-from glmexp.data.read import data_file, read
+from glmexp.data.read import SHIPPED, read
 
 
 def conversations():
-    return [conversation.messages for conversation in read(data_config(None)).conversations]
+    return [conversation.messages for conversation in read(data_config(None))]
 
 
 def test_the_set_that_ships_is_read_whole_and_is_half_chinese():
@@ -23,4 +23,4 @@ def test_its_answers_are_short_and_no_question_comes_twice():
     assert len(set(answers)) == len(answers)
     questions = [str(turns[:-1]) for turns in found]
     assert len(set(questions)) == len(questions)
-    assert data_file(data_config(None)).stat().st_size < 150_000
+    assert SHIPPED.stat().st_size < 150_000

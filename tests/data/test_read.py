@@ -12,16 +12,16 @@ ANSWER = {"role": "assistant", "content": "答"}
 
 
 def messages(path, **changes):
-    return [conversation.messages for conversation in read(data_config(path, **changes)).conversations]
+    return [conversation.messages for conversation in read(data_config(path, **changes))]
 
 
 def lines(path, **changes):
-    return [conversation.line for conversation in read(data_config(path, **changes)).conversations]
+    return [conversation.line for conversation in read(data_config(path, **changes))]
 
 
 def refused(path, *words, **changes):
     with pytest.raises(UserError) as caught:
-        read(data_config(path, **changes))
+        list(read(data_config(path, **changes)))
     message = str(caught.value)
     assert len(message.splitlines()) <= 6
     for word in words:
@@ -108,8 +108,8 @@ def test_a_bad_line_is_named_or_skipped(write):
     path = write(good * 2 + '{"prompt": "天为什么是蓝的", "response": }\n' + good * 2)
     refused(path, f"{path}:3:", '{"prompt": "天为什么是蓝的", "response": }', "data.on_bad=skip", "column 35")
     found = read(data_config(path, on_bad=OnBad.skip))
-    assert [conversation.line for conversation in found.conversations] == [1, 2, 4, 5]
-    assert found.bad == 1
+    assert [conversation.line for conversation in found] == [1, 2, 4, 5]
+    assert (found.read, found.bad) == (5, 1)
     assert f"{path}:3:" in found.first_bad[0]
 
 
@@ -218,15 +218,12 @@ def test_nothing_but_bad_lines(write):
 
 def test_absent_file_and_folder(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused("absent.jsonl", "data.path=absent.jsonl", str(tmp_path / "absent.jsonl"))
-    refused(tmp_path, "folder", str(tmp_path))
+    refused("absent.jsonl", f"data.path={tmp_path}/absent.jsonl is not there")
+    refused(tmp_path, f"data.path={tmp_path} is a folder", f"'data.path={tmp_path}/*.jsonl'")
 
 
-def test_other_kinds_of_file_name_what_is_read(write):
-    refused(write("prompt,response\na,b\n", "a.csv"), ":1:", "CSV", "JSON lines or a JSON array", "content+summary")
-    refused(write(b"PAR1\x15\x04\xff\xfe", "a.parquet"), ":1:", "UTF-8")
-    gb = '{"prompt": "天", "response": "地"}\n'.encode("gb18030")
-    refused(write(b'{"prompt": "a", "response": "b"}\n' + gb), ":2:", "UTF-8", "GB18030")
+def test_text_that_is_no_json_names_what_is_read(write):
+    refused(write("prompt,response\na,b\n"), ":1:", "CSV", "JSON lines or a JSON array", "content+summary")
     refused(write('{\n "prompt": "a"\n}'), ":1:", "on one line")
 
 

@@ -1,0 +1,92 @@
+"""A data file by its format: told by the file's name, else by its content."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from glmexp.config.data_files import PARQUET
+from glmexp.config.errors import UserError
+from glmexp.data.read_json import Record, json_records
+from glmexp.data.read_table import DELIMITERS, Know, ParquetTable, csv_records
+from glmexp.data.text import TextFile, opened
+
+JSON = (".jsonl", ".json")
+LOOKED_AT = 4096
+"""Bytes of a file that tell its format, where its name does not."""
+
+
+class FileSamples:
+    """The samples of one file.
+
+    Args:
+        path: the file.
+        encoding: ``data.encoding``, for text.
+
+    Raises:
+        UserError: its format is none that is read, needs a package that is not installed, or has no encoding.
+        OSError: it cannot be read.
+    """
+
+    def __init__(self, path: Path, encoding: str | None) -> None:
+        self.path = path
+        self.name = str(path)
+        self.stamp = _stamp(path)
+        self._kind = _format(path)
+        if self._kind == PARQUET and encoding is not None:
+            raise UserError(f"data.encoding={encoding} has no effect on {path}: it is that of text files\nleave it out")
+        self._table = ParquetTable(path) if self._kind == PARQUET else None
+        self._text = TextFile(path, encoding) if self._table is None else None
+
+    @property
+    def note(self) -> str | None:
+        """What the user should know of how the file is read."""
+        text = self._text
+        return f"{self.path} is read as {text.name}" if text is not None and text.detected and text.name != "UTF-8" else None
+
+    def records(self, know: Know) -> Iterator[Record]:
+        """The samples, each with its 1-based line, or row of a Parquet file; a table's columns go to ``know`` first.
+
+        Raises:
+            UserError: the file changed meanwhile.
+            OSError: it cannot be read.
+        """
+        if self._table is not None:
+            yield from self._table.records(know)
+        elif self._text is not None and self._kind in DELIMITERS:
+            yield from csv_records(self._text, DELIMITERS[self._kind], know)
+        elif self._text is not None:
+            yield from json_records(self._text)
+        if _stamp(self.path) != self.stamp:
+            raise UserError(f"{self.path} changed while it was read\nstart again when nothing writes to it any more")
+
+    def share(self, samples: int) -> float:
+        """How much of the file is read, from 0 to 1, after so many of its samples."""
+        if self._table is not None:
+            return samples / self._table.rows if self._table.rows else 0.0
+        return self._text.bytes_read() / max(1, self.stamp[0]) if self._text is not None else 0.0
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Size in bytes and time of the last change."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _format(path: Path) -> str:
+    """The file's format, as the ending of a name."""
+    name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    ending = name.suffix.lower()
+    if ending in (*JSON, *DELIMITERS, PARQUET):
+        return ending
+    with opened(path) as (handle, _):
+        start = handle.read(LOOKED_AT)
+    if start.startswith(b"PAR1"):
+        return PARQUET
+    # Of UTF-16, the byte order mark and zeros stand around the first character.
+    first = start.lstrip(b"\xef\xbb\xbf\xff\xfe\0 \t\r\n")[:1]
+    if first in (b"[", b"{", b""):
+        return ".jsonl"
+    raise UserError(
+        f"{path}: neither its name nor its content tells a format that is read\n"
+        f"read are {', '.join((*JSON, *DELIMITERS))}, also with .gz, and {PARQUET}: give the file the ending of what it is, or "
+        "convert it"
+    )
