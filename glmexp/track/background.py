@@ -31,6 +31,9 @@ class BackgroundTracker(Tracker):
         self._thread.start()
         self._calls.put(lambda: self.inner.start(run))
 
+    def go_on(self, step: int) -> None:
+        self._calls.put(lambda: self.inner.go_on(step))
+
     def log(self, row: Mapping[str, Any]) -> None:
         self._calls.put(lambda: self.inner.log(row))
         self._tell()
