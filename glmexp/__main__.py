@@ -28,7 +28,9 @@ STANDALONE = {
     "convert": "glmexp.dsconfig.convert_command",
     "report": "glmexp.sweep.report_command",
     "doctor": "glmexp.trial.doctor",
+    "evaluate": "glmexp.trial.evaluate",
     "predict": "glmexp.trial.predict",
+    "export": "glmexp.trial.export",
 }
 """Verbs that compose nothing and take arguments of their own -> the module with ``main(arguments)``."""
 VERBS = (*TASKS, *COMPOSING, *STANDALONE)

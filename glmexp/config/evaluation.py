@@ -1,9 +1,11 @@
 """Rules of ``eval``; those of the best checkpoint and of ``eval.patience`` are in ``checkpoint``."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from glmexp.config.checkpoint import validates
 from glmexp.config.choices import Source, Task
+from glmexp.config.data_schema import DataConfig
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel_size
 
@@ -16,6 +18,13 @@ LATER = "leave it out: the verb evaluate scores answers after the run"
 def where_from(config: Config) -> str:
     """The settings that give validation samples, for messages."""
     return "data.eval_split=NAME" if config.data.source is Source.hub else "data.eval_path=FILE or data.eval_share=0.1"
+
+
+def validation_alone(data: DataConfig) -> DataConfig:
+    """``data`` without the samples to train on, where the validation samples are not drawn from them."""
+    if data.eval_path is not None:
+        return replace(data, path=data.eval_path, limit=None)
+    return replace(data, split=data.eval_split) if data.eval_split is not None else data
 
 
 def contradictions(config: Config) -> Iterator[str]:

@@ -8,8 +8,9 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
@@ -21,7 +22,18 @@ from glmexp.trial.record import CONFIG, RankWriter, State
 LOGGER = logging.getLogger("glmexp.train")
 
 
-def main(arguments: list[str]) -> NoReturn:
+Work = Callable[[Path, Config, Ranks, RankWriter, failure.Where], dict[str, Any]]
+"""What a rank does in its folder; returns the figures for ``result.json``."""
+
+
+def train(folder: Path, config: Config, ranks: Ranks, writer: RankWriter, where: failure.Where) -> dict[str, Any]:
+    """Trains or measures."""
+    from glmexp.train.run import Run
+
+    return Run(folder, config, ranks, writer, where).execute()
+
+
+def main(arguments: list[str], work: Work = train) -> NoReturn:
     """Runs one rank to its end."""
     die_with_parent()
     if len(arguments) != 1:
@@ -32,20 +44,18 @@ def main(arguments: list[str]) -> NoReturn:
     ranks = from_environment()
     logs.configure(ranks.rank)
     writer = RankWriter(folder, ranks.rank)
-    leave(0 if run(folder, ranks, writer) else 1)
+    leave(0 if run(folder, ranks, writer, work) else 1)
 
 
-def run(folder: Path, ranks: Ranks, writer: RankWriter) -> bool:
-    """Trains and records the outcome, whatever it is; whether it is complete."""
+def run(folder: Path, ranks: Ranks, writer: RankWriter, work: Work = train) -> bool:
+    """Does the work and records the outcome, whatever it is; whether it is complete."""
     where = failure.Where(world_size=ranks.world_size)
     config: Config | None = None
     try:
         from glmexp.config import load
 
         config = load(folder / CONFIG)
-        from glmexp.train.run import Run
-
-        metrics = Run(folder, config, ranks, writer, where).execute()
+        metrics = work(folder, config, ranks, writer, where)
     except failure.PeerEndedError as error:
         LOGGER.warning("stopped: %s", error)
         return False

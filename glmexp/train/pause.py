@@ -1,4 +1,4 @@
-"""What is done between two optimizer steps, where all ranks stand at the same place: saving, and ending early."""
+"""What is done between two optimizer steps, where all ranks stand at the same place: evaluating, saving, ending early."""
 
 import logging
 import signal
@@ -10,6 +10,8 @@ from glmexp.train.checkpoint import Checkpoints
 from glmexp.train.failure import EndedOnRequestError
 from glmexp.train.requests import EndRequests
 from glmexp.train.skips import Skips
+from glmexp.train.validation import Validation
+from glmexp.trial import saved
 from glmexp.trial.record import RankWriter
 
 LOGGER = logging.getLogger(__name__)
@@ -19,13 +21,20 @@ class Pause:
     """Called by the loop after each optimizer step of a training run."""
 
     def __init__(
-        self, engine: DeepSpeedEngine, config: Config, checkpoints: Checkpoints, requests: EndRequests, writer: RankWriter
+        self,
+        engine: DeepSpeedEngine,
+        config: Config,
+        checkpoints: Checkpoints,
+        requests: EndRequests,
+        writer: RankWriter,
+        validation: Validation | None = None,
     ) -> None:
         self.engine = engine
         self.config = config
         self.checkpoints = checkpoints
         self.requests = requests
         self.writer = writer
+        self.validation = validation
 
     def after(self, step: int, skips: Skips, asked: bool) -> bool:
         """Whether the run ends with this step, before its last.
@@ -37,7 +46,11 @@ class Pause:
             EndedOnRequestError: it was, and what can be saved has been.
         """
         every, stop = self.config.checkpoint.every, self.config.train.stop_after == step
-        if (every is not None and step % every == 0) or stop or asked:
+        early = False
+        if self.validation is not None and not asked and self.validation.due(step, ending=stop):
+            early = self.evaluate(self.validation, step, skips)
+        due = (every is not None and step % every == 0) or stop or asked
+        if due and self.checkpoints.newest != saved.tag(step):
             self.checkpoints.save(self.engine, step, skips)
         if asked:
             raise EndedOnRequestError(self.farewell())
@@ -46,7 +59,31 @@ class Pause:
             line = f"ended after step {step} of {last} (train.stop_after); train.resume=auto goes on from there"
             LOGGER.info("%s", line)
             self.writer.note(line)
-        return stop
+        return stop or early
+
+    def begin(self, step: int, skips: Skips) -> None:
+        """Before a run goes on from ``step``: what was due there and a signal, or a kill, left no time for."""
+        if self.validation is None:
+            return
+        if self.validation.owes(step):
+            self.evaluate(self.validation, step, skips)
+        elif self.validation.best is not None and self.validation.best.step == step:
+            self.checkpoints.keep_best(self.engine, step, skips, self.validation.best.value)
+
+    def evaluate(self, validation: Validation, step: int, skips: Skips) -> bool:
+        """Evaluates, keeps the weights if they are the best so far, and tells whether the run ends because they no longer get
+        better."""
+        if validation.evaluate(step) and validation.best is not None:
+            self.checkpoints.keep_best(self.engine, step, skips, validation.best.value)
+        reason = validation.in_vain() if step < self.checkpoints.steps else None
+        if reason is not None:
+            LOGGER.info("%s", reason)
+            self.writer.record.early = reason
+        return reason is not None
+
+    def metrics(self) -> dict[str, float | None]:
+        """The part of the evaluations in ``result.json``."""
+        return self.validation.metrics() if self.validation else {}
 
     def farewell(self) -> str:
         """Why the run ends, and how it goes on."""

@@ -25,10 +25,11 @@ TITLES = {
     Phase.loading: "loading weights",
     Phase.building: "building",
     Phase.training: "training",
+    Phase.evaluating: "evaluating",
     Phase.saving: "saving weights",
 }
 """Phases with a bar of their own, in the words of the user."""
-UNITS = {Phase.tokenising: "samples", Phase.loading: "tensors", Phase.training: "steps"}
+UNITS = {Phase.tokenising: "samples", Phase.loading: "tensors", Phase.training: "steps", Phase.evaluating: "samples"}
 RECENT_STEPS = 30
 """Steps that the time left is reckoned from: few enough to follow a change of pace."""
 REDRAW_SECONDS = 0.25
@@ -131,6 +132,8 @@ def describe(told: Mapping[str, Any], seconds_left: float | None) -> str:
         "lr": "lr {:.2e}",
         "tokens_per_second": "{:,.0f} tokens/s",
         "peak_allocated_gib": "{:.1f} GiB peak",
+        "eval_loss": "validation loss {:.4f}",
+        "evaluating": "evaluating {:.0%}",
     }
     parts = [form.format(told[key]) for key, form in forms.items() if isinstance(told.get(key), int | float)]
     if told.get("skipped"):
