@@ -8,12 +8,11 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from glmexp.config.choices import Turns
 from glmexp.config.data_schema import DataConfig
 from glmexp.config.errors import UserError
 from glmexp.data.encode import Encoded, Message, Prompts
+from glmexp.data.order import HELD_OUT, generator
 from glmexp.data.store import Counts, Part, Question, Tokens
 
 Sample = tuple[Encoded, list[Message]]
@@ -83,9 +82,7 @@ def hold_out(whole: Tokenised, data: DataConfig, prompts: Prompts, seed: int) ->
             f"each needs at least 1\n{whole.counts.describe()}\n"
             "set another share, take more samples, or name a file of validation samples: data.eval_path=FILE"
         )
-    # Another stream than those of the epochs' orders, which begin with the same seed.
-    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1,))))
-    drawn = generator.permutation(count)
+    drawn = generator(seed, HELD_OUT).permutation(count)
     used = sorted(drawn[:held][: data.eval_limit].tolist())
     tokens = whole.tokens.chosen(sorted(drawn[held:].tolist()))
     counts = replace(whole.counts, held_out=held)

@@ -60,10 +60,11 @@ class Run:
         self.tell_devices()
         from glmexp.data import total_steps
 
-        steps = self.config.train.max_steps or total_steps(len(samples), self.config.train.epochs, batch.total)
+        order = self.order(samples, batch.total)
+        steps = self.config.train.max_steps or total_steps(len(order), self.config.train.epochs, batch.total)
         engine = self.build(steps, batch.micro)
-        self.tell_arithmetic(engine, len(samples), steps)
-        metrics = self.train(engine, self.order(samples, batch, steps), steps, batch.total)
+        self.tell_arithmetic(engine, samples, order, steps)
+        metrics = self.train(engine, self.batches(samples, order, batch, steps), steps, batch.total)
         if self.config.train.save_weights:
             self.save(engine)
         self.part()
@@ -95,8 +96,10 @@ class Run:
         with self.phase(Phase.tokenising):
             report = lambda done, total: self.writer.progress(Phase.tokenising, done, total)  # noqa: E731
             prepare(config.data, prompts, vocabulary, config.train.seed, self.folder, report, self.enough(total))
-        samples = Samples.open(self.folder)
+        samples, validation = Samples.open(self.folder), Samples.open(self.folder, "validation")
         self.tell_data(samples.counts)
+        if validation is not None:
+            self.tell(f"validation data: {validation.counts.describe()}")
         self.writer.progress(Phase.loading)
         return samples
 
@@ -105,14 +108,21 @@ class Run:
         return self.config.task is Task.measure
 
     def enough(self, total: int) -> int | None:
-        """Samples that the longer of warm-up and measurement reads; None takes them all."""
+        """Samples that the longer of warm-up and measurement reads; None takes them all, as packing does to fill its rows."""
         measure = self.config.measure
-        return max(measure.warmup_steps, measure.steps) * total if self.measuring else None
+        few = self.measuring and not self.config.data.packing
+        return max(measure.warmup_steps, measure.steps) * total if few else None
 
-    def order(self, samples: Any, batch: Batch, steps: int) -> Iterator[Any]:
+    def order(self, samples: Any, total: int) -> Any:
+        """In which order, and in which rows, the samples are read; what is measured comes as it is stored."""
+        from glmexp.data import order_of
+
+        return order_of(samples, self.config.data, None if self.measuring else self.config.train.seed, total)
+
+    def batches(self, samples: Any, order: Any, batch: Batch, steps: int) -> Iterator[Any]:
         """The micro batches of this rank, step by step.
 
-        What is measured begins with the first samples again, which are the longest: they fill the memory most.
+        What is measured begins with the first rows again, which are the longest: they fill the memory most.
         """
         from glmexp.data import batches
 
@@ -120,11 +130,11 @@ class Run:
         return chain.from_iterable(
             batches(
                 samples,
+                order,
                 micro=batch.micro,
                 accumulation=batch.accumulation,
                 rank=self.ranks.rank // self.sharing,
                 world=self.ranks.world_size // self.sharing,
-                seed=None if self.measuring else self.config.train.seed,
                 pad_id=0,
                 steps=stretch,
             )
@@ -233,15 +243,22 @@ class Run:
         for rank, text in enumerate(described):
             LOGGER.info("rank %d: %s", rank, text)
 
-    def tell_arithmetic(self, engine: Any, samples: int, steps: int) -> None:
-        """The batch arithmetic of the engine, said and checked before the first step."""
+    def tell_arithmetic(self, engine: Any, samples: Any, order: Any, steps: int) -> None:
+        """The batch arithmetic of the engine, said and checked before the first step, and what of a batch is padding."""
+        from glmexp.data.order import padding_share
+
         world, total = self.ranks.world_size, engine.train_batch_size()
         batch = Batch(engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps(), total)
         multiplied = batch.micro * batch.accumulation * (world // self.sharing)
         if multiplied != total or total != self.ds_config["train_batch_size"]:
             raise ValueError(f"the engine's batch does not add up: {batch.arithmetic(world, self.sharing)}")
         LOGGER.info("%s", batch.arithmetic(world, self.sharing))
-        LOGGER.info("%d optimizer steps over %d samples (%.2f epochs)", steps, samples, steps * total / samples)
+        what = "rows" if order.packed else "samples"
+        LOGGER.info("%d optimizer steps over %d %s (%.2f epochs)", steps, len(order), what, steps * total / len(order))
+        if order.packed:
+            self.tell(f"data.packing: {order.describe()}; batch.micro and batch.total count rows")
+        counts, padding = samples.counts, padding_share(order, samples.lengths, batch.micro, total, steps)
+        LOGGER.info("%d tokens, %d of them learnt; %.1f %% padding", counts.tokens, counts.targets, 100 * padding)
 
     @contextmanager
     def phase(self, phase: Phase, total: int | None = None) -> Iterator[None]:

@@ -29,7 +29,8 @@ class Part:
     targets: torch.Tensor
     """[micro, columns] int64: the token to predict from each column and those before it, -100 where nothing is learnt."""
     position_ids: torch.Tensor | None
-    """[micro, columns] int64: the columns' numbers in the whole micro batch; None for all of them, which the model numbers."""
+    """[micro, columns] int64: the columns' numbers in the whole micro batch, or where rows are packed each token's place in its
+    own sample; None for all columns, which the model numbers."""
     tokens: int
     """Tokens of these columns that are not padding."""
     length: int
@@ -63,7 +64,7 @@ def part_of(batch: Batch, size: int, place: int) -> Part:
     targets = shifted(batch.labels)
     micro, length = batch.input_ids.shape
     if size == 1:
-        return Part(batch.input_ids, targets, None, batch.tokens, length, batch.lengths)
+        return Part(batch.input_ids, targets, batch.position_ids, batch.tokens, length, batch.lengths)
     width = -(-length // size)
     start, stop = place * width, (place + 1) * width
     missing = (0, width * size - length)

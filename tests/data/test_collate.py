@@ -3,6 +3,7 @@ import torch
 from characters import CharacterPrompts, data_config
 
 from glmexp.data import Samples, batches, collate, prepare
+from glmexp.data.order import Order
 
 
 def rows(*lengths):
@@ -29,8 +30,8 @@ def test_batches_follow_the_order_and_can_start_later(write, tmp_path):
     samples = Samples.open(tmp_path)
 
     def steps(**changes):
-        settings = {"micro": 2, "accumulation": 2, "rank": 0, "world": 1, "seed": 5, "pad_id": 0, "steps": 6}
-        return list(batches(samples, **{**settings, **changes}))
+        settings = {"micro": 2, "accumulation": 2, "rank": 0, "world": 1, "pad_id": 0, "steps": 6}
+        return list(batches(samples, Order(len(samples), 5), **{**settings, **changes}))
 
     whole = steps()
     assert [len(step) for step in whole] == [2] * 6

@@ -24,6 +24,8 @@ from worker_trials import MOVING, Plain, RunTrial, Trial, train_plainly, write_t
 
 from glmexp.config.errors import UserError
 from glmexp.data import Samples, batches, collate
+from glmexp.data.order import Order
+from glmexp.train.flops import model_flops
 from glmexp.train.loss import loss_sum, shifted
 from glmexp.train.sequence_parallel import check_model, part_of
 from glmexp.trial.record import DS_CONFIG, Phase, State
@@ -94,8 +96,13 @@ def test_shared_samples_train_as_in_plain_pytorch(run_trial: RunTrial, plain: Pl
     same(trial, plain.losses, plain.norms)
     assert json.loads((trial.folder / DS_CONFIG).read_text())["train_batch_size"] == 8
     assert "that share a sample = 8 samples a step" in trial.log
-    order = batches(Samples.open(trial.folder), micro=8, accumulation=1, rank=0, world=1, seed=42, pad_id=0, steps=3)
+    samples = Samples.open(trial.folder)
+    order = list(batches(samples, Order(len(samples), 42), micro=8, accumulation=1, rank=0, world=1, pad_id=0, steps=3))
     assert [line["tokens"] for line in trial.metrics] == [batch.tokens for (batch,) in order]
+    flops = model_flops(plain.model)
+    assert flops is not None
+    told = [line["tflops_per_second"] * line["step_seconds"] * ranks for line in trial.metrics]
+    assert told == pytest.approx([flops.of(batch.lengths) / 1e12 for (batch,) in order])
     exported = load_file(trial.folder / "export" / "model.safetensors")
     for name, parameter in plain.model.named_parameters():
         assert torch.allclose(exported[name], parameter, atol=1e-4), name

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 from worker_trials import MOVING, ROOT, RunCommand, RunTrial, Trial, sample_file, write_trial  # type: ignore[import-not-found]
 
 from glmexp.data import Samples, batches
+from glmexp.data.order import Order
 from glmexp.trial.record import CONFIG, DS_CONFIG, METRICS, Phase, State, read_rank
 
 
@@ -94,8 +96,10 @@ def test_the_figures_of_a_run(run_trial: RunTrial) -> None:
     trial = run_trial("trial", *MOVING, "batch.micro=4", "batch.total=8").ok()
     metrics = trial.record().metrics
     assert set(metrics) == {
-        "tokens_per_second", "samples_per_second", "step_seconds", "step_seconds_spread", "mfu", "peak_allocated_gib",
-        "peak_reserved_gib", "host_peak_gib", "loss_first", "loss_last", "skipped_steps", "steps",
+        "tokens_per_second", "padded_tokens_per_second", "samples_per_second", "step_seconds", "step_seconds_spread",
+        "data_seconds", "forward_seconds", "backward_seconds", "update_seconds", "mfu", "tflops_per_second",
+        "peak_tflops_per_second", "peak_allocated_gib", "peak_reserved_gib", "host_peak_gib", "loss_first", "loss_last",
+        "skipped_steps", "steps",
     }  # fmt: skip
     assert metrics["loss_first"] == trial.losses[0]
     assert metrics["loss_last"] == trial.losses[-1]
@@ -105,9 +109,19 @@ def test_the_figures_of_a_run(run_trial: RunTrial) -> None:
         assert line["step"] == number
         assert line["tokens_per_second"] == pytest.approx(line["tokens"] / line["step_seconds"])
         assert (line["loss_scale"], line["skipped"], line["peak_allocated_gib"]) == (1.0, False, None)
+        spent = [line[f"{name}_seconds"] for name in ("data", "forward", "backward", "update")]
+        assert min(spent) > 0
+        assert sum(spent) == pytest.approx(line["step_seconds"], rel=0.05, abs=2e-3)
+        assert line["padded_tokens_per_second"] == pytest.approx(line["padded_tokens"] / line["step_seconds"])
+        assert (line["mfu"], metrics["peak_tflops_per_second"]) == (None, None)  # nobody knows what a CPU can compute at most
+    assert metrics["update_seconds"] == statistics.median(line["update_seconds"] for line in trial.metrics[3:])
     samples = Samples.open(trial.folder)
-    order = batches(samples, micro=8, accumulation=1, rank=0, world=1, seed=42, pad_id=0, steps=8)
+    order = batches(samples, Order(len(samples), 42), micro=8, accumulation=1, rank=0, world=1, pad_id=0, steps=8)
     assert [line["tokens"] for line in trial.metrics] == [batch.tokens for (batch,) in order]
+    halves = batches(samples, Order(len(samples), 42), micro=4, accumulation=2, rank=0, world=1, pad_id=0, steps=8)
+    padded = [sum(batch.input_ids.numel() for batch in step) for step in halves]
+    assert [line["padded_tokens"] for line in trial.metrics] == padded
+    assert padded != [line["tokens"] for line in trial.metrics]
 
 
 def test_steps_follow_from_the_epochs(run_trial: RunTrial) -> None:

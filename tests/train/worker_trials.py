@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from glmexp.config import Config, compose, load, save
 from glmexp.data import Samples, batches, prepare
+from glmexp.data.order import Order
 from glmexp.dsconfig import Machine, build
 from glmexp.models import build_model, load_tokenizer, locate
 from glmexp.models.method import apply
@@ -140,10 +141,10 @@ def train_plainly(folder: Path) -> Plain:
     )
     steps = config.train.max_steps
     found = Plain(model)
-    order = batches(
-        Samples.open(folder), micro=8, accumulation=1, rank=0, world=1, seed=config.train.seed, pad_id=0, steps=steps
-    )
-    for step, (batch,) in enumerate(order, start=1):
+    samples = Samples.open(folder)
+    order = Order(len(samples), config.train.seed)
+    stream = batches(samples, order, micro=8, accumulation=1, rank=0, world=1, pad_id=0, steps=steps)
+    for step, (batch,) in enumerate(stream, start=1):
         logits = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False).logits
         loss = cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), batch.labels[:, 1:].reshape(-1))
         optimizer.zero_grad()
