@@ -61,13 +61,15 @@ def compose_and_run(flags: Sequence[str], expanded: Expanded, run_id: str) -> in
 
 def run_one(task: DictConfig, node: DictConfig, expanded: Expanded) -> int:
     """One configuration, to its end; the exit code."""
+    from glmexp.sweep.callback import folder_given
     from glmexp.trial.tasks import run_task
 
     folder = Path(node.runtime.output_dir)
     overrides = as_written(node.overrides.task)
     try:
         composed = from_composition(task, node)
-        return run_task(replace(composed, sources=expanded.relabel(composed.sources)), folder, overrides)
+        composed = replace(composed, sources=expanded.relabel(composed.sources))
+        return run_task(composed, folder, overrides, given=folder_given(node, "run") is not None)
     except (UserError, OmegaConfBaseException) as raised:
         error = raised if isinstance(raised, UserError) else from_hydra(raised)
         if folder.is_dir() and not any(folder.iterdir()):

@@ -112,10 +112,10 @@ def name_folder(config: DictConfig) -> None:
         config.hydra.overrides.hydra.append(f"hydra.sweep.dir=multirun/{name}")
 
 
-def folder_given(hydra: DictConfig) -> str | None:
-    """``hydra.sweep.dir`` as somebody has set it; None for the shipped one, which is new for each sweep."""
+def folder_given(hydra: DictConfig, of: str = "sweep") -> str | None:
+    """``hydra.sweep.dir`` (or ``hydra.run.dir``) as somebody has set it; None for the shipped one, which is new each time."""
     written, shipped = (
-        OmegaConf.to_container(node, resolve=False)["sweep"]["dir"]  # type: ignore[call-overload, index]
+        OmegaConf.to_container(node, resolve=False)[of]["dir"]  # type: ignore[call-overload, index]
         for node in (hydra, OmegaConf.load(Path(conf_dir()) / "config.yaml").hydra)
     )
     return None if written == shipped else str(written)

@@ -79,7 +79,7 @@ class RankRecord:
     """Units of the phase finished: samples, tensors or steps."""
     total: int | None = None
     resumed: int | None = None
-    """The step that this session goes on from, 0 for a fresh start. Rank 0 sets it once ``metrics.jsonl`` is cut back to it, and
+    """The step that this session goes on from, 0 for a fresh start. Rank 0 sets it once ``metrics.jsonl`` is cut back to it,
     before it appends a row; in a folder with an earlier session the parent reads no row until then."""
     updated: float = 0.0
     """Seconds since the epoch."""

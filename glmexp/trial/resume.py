@@ -25,7 +25,7 @@ from glmexp.config.schema import Config
 from glmexp.trial.config_hash import NOT_HASHED
 from glmexp.trial.orphan import end_tagged
 from glmexp.trial.record import CONFIG, RESULT, RUN, State, write_json
-from glmexp.trial.result import read_result
+from glmexp.trial.result import MetricsTail, read_result
 from glmexp.trial.saved import checkpoints, folders
 
 LOCK = ".lock"
@@ -84,7 +84,8 @@ def decide(config: Config, digest: str, folder: Path, given: bool) -> Decision:
         if (words := nothing_left(config, run, known)) is not None:
             return Decision(run, words, done=True)
         if saved := checkpoints(run):
-            return Decision(run, f"resuming {shown(run)} from step {saved[-1].step}", going_on=True)
+            again = _done_again(run, saved[-1].step)
+            return Decision(run, f"resuming {shown(run)} from step {saved[-1].step}{again}", going_on=True)
         without = without or run
     if without is None:
         return Decision(folder, f"nothing to resume {'in' if given else 'under'} {shown(root)}/: a fresh run")
@@ -112,6 +113,16 @@ def nothing_left(config: Config, run: Path, known: Sessions) -> str | None:
     if stop_after is not None and saved and saved[-1].step >= stop_after:
         return f"{shown(run)} is at step {saved[-1].step} already: train.stop_after={stop_after} leaves nothing to do"
     return None
+
+
+def _done_again(run: Path, step: int) -> str:
+    """What is said of the steps after the newest checkpoint, which dashboards have seen already."""
+    tail = MetricsTail(run)
+    tail.fresh()
+    last = max((int(row.get("step") or 0) for row in tail.rows), default=0)
+    if last <= step:
+        return ""
+    return f"; step {last} is done again" if last == step + 1 else f"; steps {step + 1} to {last} are done again"
 
 
 def begin(folder: Path, digest: str, tag: str, overrides: Sequence[str], config: Config, going_on: bool) -> None:

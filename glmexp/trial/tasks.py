@@ -5,15 +5,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 
 from glmexp.architecture import detect
 from glmexp.config.batch import solve
-from glmexp.config.choices import Device, Init, MeasureSamples, Task
+from glmexp.config.checkpoint import resume_path, resumes_itself
+from glmexp.config.choices import Device, Init, MeasureSamples, Source, Task
 from glmexp.config.compose import Composed
-from glmexp.config.errors import UserError
+from glmexp.config.data_files import PARQUET, files
+from glmexp.config.data_schema import DataConfig
+from glmexp.config.errors import UserError, missing_package
 from glmexp.config.measure import initialisation, random_tokens
 from glmexp.config.rules import warnings, without_sweep
 from glmexp.config.schema import Config
@@ -21,10 +25,14 @@ from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.dsconfig.effect import bucket_bytes, mebibytes, one_rank_note
 from glmexp.dsconfig.examine import examine
 from glmexp.track.selection import preflight, tracker_for
+from glmexp.trial.config_hash import config_hash
 from glmexp.trial.placement import Placement, check_device, resolve
 from glmexp.trial.progress import ProgressView, closing
 from glmexp.trial.record import CONFIG, DS_CONFIG, State
+from glmexp.trial.result import versions
+from glmexp.trial.resume import Decision, decide
 from glmexp.trial.run import exit_code, refuse_used, run_trial, write_configs
+from glmexp.trial.saved import find
 
 
 class Screen(Console):
@@ -51,9 +59,12 @@ def warn(line: str) -> None:
         print(f"warning: {line}", file=sys.stderr)
 
 
-def run_task(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
-    """Does what ``config.task`` says in ``folder``; returns the exit code, raises UserError."""
-    return check(composed, folder) if composed.config.task is Task.check else run(composed, folder, overrides)
+def run_task(composed: Composed, folder: Path, overrides: Sequence[str], given: bool = False) -> int:
+    """Does what ``config.task`` says in ``folder``; returns the exit code, raises UserError.
+
+    ``given``: the folder is that of ``hydra.run.dir``, and not a new one that Hydra named.
+    """
+    return check(composed, folder) if composed.config.task is Task.check else run(composed, folder, overrides, given)
 
 
 def check(composed: Composed, folder: Path) -> int:
@@ -90,24 +101,36 @@ def check(composed: Composed, folder: Path) -> int:
     return 0
 
 
-def run(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
+def run(composed: Composed, folder: Path, overrides: Sequence[str], given: bool) -> int:
     """``train`` or ``measure``, shown on the terminal as it goes."""
     config = composed.config
     check_inputs(config)
     placement = resolve(config, os.environ)
-    _, cautions = examine(config, placement.machine)
+    ds_config, cautions = examine(config, placement.machine)
+    session = session_of(config, config_hash(config, ds_config, placement, versions()), placement, folder, given)
+    if session.folder != folder:
+        for empty in (folder, folder.parent):
+            with suppress(OSError):  # the folder of the day may hold other runs
+                empty.rmdir()
+    folder = session.folder
     console = Screen(soft_wrap=True, highlight=False)
     doubts = [*warnings(config, composed.sources), *without_sweep(composed.sources), *cautions]
     for line in [*doubts, *preflight(config.tracker, os.environ)]:
         warn(line)
     first = placement.node == 0
+    if first and session.done:
+        console.print(session.words, markup=False)
+        return 0
     if first:
         console.print(f"{config.task.value}: {config.model.path}, {config.method.name.value}, in {folder}", markup=False)
+        if session.words:
+            console.print(session.words, markup=False)
         if config.task is Task.measure:
             console.print(what_is_measured(config), markup=False)
         console.print(arithmetic(config, placement), markup=False)
     tracker = tracker_for(config.tracker, os.environ, warn)
-    result = run_trial(composed, folder, overrides, placement, view=ProgressView(None, console), tracker=tracker)
+    view = ProgressView(None, console)
+    result = run_trial(composed, folder, overrides, placement, view=view, tracker=tracker, going_on=session.going_on)
     if first:
         for line in result.warnings:
             warn(line)
@@ -118,25 +141,59 @@ def run(composed: Composed, folder: Path, overrides: Sequence[str]) -> int:
     return exit_code(result)
 
 
+def session_of(config: Config, digest: str, placement: Placement, folder: Path, given: bool) -> Decision:
+    """Where the run takes place and what it begins with, by ``train.resume``. Raises UserError."""
+    if resumes_itself(config):
+        if placement.nodes > 1:
+            raise UserError("train.resume=auto looks for runs of one node\non several give the folder: train.resume=RUN")
+        return decide(config, digest, folder, given)
+    path = None if config.task is Task.measure else resume_path(config)
+    if path is None:
+        return Decision(folder, "")
+    saved = find(Path(path))
+    return Decision(folder, f"a new run that begins with step {saved.step + 1}, from {saved.path}")
+
+
 def check_inputs(config: Config) -> None:
     """Raises UserError for a file or folder that is not there or cannot be read; what is in them is the ranks' to judge."""
-    path = config.data.path
-    if not random_tokens(config) and path is not None:
-        with readable(f"data.path={path}"):
-            _check_data(Path(path))
+    if not random_tokens(config):
+        _check_data(config.data)
     model = config.model.path
     if model.startswith("/"):
         with readable(f"model.path={model}"):
             if not Path(model).is_dir():
                 raise UserError(f"model.path={model} is not there\ngive a folder with config.json and weights, or a hub id")
             detect(Path(model))  # refuses quantised weights and architectures that would train wrongly, from config.json alone
+    checkpoint = None if config.task is Task.measure else resume_path(config)
+    if checkpoint is not None:
+        with readable(f"train.resume={checkpoint}"):
+            _check_checkpoint(config, Path(checkpoint))
 
 
-def _check_data(path: Path) -> None:
-    if not path.is_file():
-        what = "is a folder, not a file" if path.is_dir() else "is not there"
-        raise UserError(f"data.path={path} {what}\ngive a JSONL or JSON file; a relative path starts at the folder of the call")
-    path.open("rb").close()
+def _check_checkpoint(config: Config, path: Path) -> None:
+    try:
+        saved = find(path)
+    except UserError as error:
+        raise UserError(f"train.resume: {error}") from error
+    for field in ("max_steps", "stop_after"):
+        last = getattr(config.train, field)
+        if last is not None and saved.step >= last:
+            raise UserError(
+                f"train.resume: {saved.path} is of step {saved.step}, and train.{field}={last} ends there\nraise train.{field}"
+            )
+
+
+def _check_data(data: DataConfig) -> None:
+    if data.source is Source.hub and find_spec("datasets") is None:
+        raise missing_package(f"data.path={data.path}", "datasets", "'glmexp[data]'", "save the dataset as a file")
+    for setting, value in (("data.path", data.path), ("data.eval_path", data.eval_path)):
+        if data.source is not Source.file or value is None:
+            continue
+        with readable(f"{setting}={value}"):
+            for path in files(setting, value):
+                path.open("rb").close()
+                if path.suffix.lower() == PARQUET and find_spec("pyarrow") is None:
+                    raise missing_package(f"{setting}={path}", "pyarrow", "'glmexp[data]'", "convert it to JSON lines")
 
 
 @contextmanager
