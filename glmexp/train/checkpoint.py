@@ -125,7 +125,8 @@ class Checkpoints:
                     f"set {name}={state[name]}, or leave train.resume out"
                 )
         last = min(self.steps, config.train.stop_after or self.steps)
-        if found.step >= last:
+        exports_alone = found.step == self.steps and config.train.resume == AUTO  # it was killed on its last metres
+        if found.step >= last and not exports_alone:
             field = "train.stop_after" if last != self.steps else "train.max_steps"
             raise UserError(f"{found.path} is of step {found.step}, and the run ends at step {last}\nraise {field}")
         if state["batch.total"] != self.batch_total:

@@ -59,12 +59,18 @@ class Run:
         devices.start_process_group(self.config, self.device)
         self.tell_devices()
         from glmexp.data import total_steps
+        from glmexp.train.checkpoint import Checkpoints
 
         order = self.order(samples, batch.total)
         steps = self.config.train.max_steps or total_steps(len(order), self.config.train.epochs, batch.total)
+        checkpoints = Checkpoints(self.folder, self.config, steps, batch.total, self.ranks, self.writer)
+        resumed = checkpoints.choose()
+        done = resumed.saved.step if resumed else 0
         engine = self.build(steps, batch.micro)
         self.tell_arithmetic(engine, samples, order, steps)
-        metrics = self.train(engine, self.batches(samples, order, batch, steps), steps, batch.total)
+        if resumed:
+            self.resume(engine, resumed, steps)
+        metrics = self.train(engine, self.batches(samples, order, batch, steps, done), checkpoints, resumed)
         if self.config.train.save_weights:
             self.save(engine)
         self.part()
@@ -119,8 +125,8 @@ class Run:
 
         return order_of(samples, self.config.data, None if self.measuring else self.config.train.seed, total)
 
-    def batches(self, samples: Any, order: Any, batch: Batch, steps: int) -> Iterator[Any]:
-        """The micro batches of this rank, step by step.
+    def batches(self, samples: Any, order: Any, batch: Batch, steps: int, done: int) -> Iterator[Any]:
+        """The micro batches of this rank, step by step, of the steps after ``done``.
 
         What is measured begins with the first rows again, which are the longest: they fill the memory most.
         """
@@ -137,6 +143,7 @@ class Run:
                 world=self.ranks.world_size // self.sharing,
                 pad_id=0,
                 steps=stretch,
+                first_step=done,
             )
             for stretch in (warmup, steps - warmup)
         )
@@ -199,28 +206,62 @@ class Run:
         torch.manual_seed(seed + self.ranks.rank)  # dropout must not be alike
         return engine
 
-    def train(self, engine: Any, order: Iterator[Any], steps: int, total: int) -> dict[str, Any]:
+    def resume(self, engine: Any, resumed: Any, steps: int) -> None:
+        """The state of a checkpoint into the new engine; the present configuration's lr is in force from the next step."""
+        from glmexp.train.checkpoint_restore import restore
+
+        with self.phase(Phase.loading):
+            restore(engine, resumed)
+        found, lr, config = resumed.saved, engine.get_lr()[0], self.config
+        self.tell(
+            f"resumed from {found.path}: step {found.step + 1} of {steps} runs at lr {lr:.3g}, by the present "
+            f"optimizer.lr={config.optimizer.lr:g} and scheduler={config.scheduler.name.value}"
+        )
+
+    def train(self, engine: Any, order: Iterator[Any], checkpoints: Any, resumed: Any) -> dict[str, Any]:
         """The loop and what it measured."""
+        from glmexp.config.checkpoint import saves_on_signal
         from glmexp.train.figures import SETTLING_STEPS, MetricsFile, run_figures
         from glmexp.train.loop import Loop
         from glmexp.train.movement import Movement
+        from glmexp.train.pause import Pause
+        from glmexp.train.requests import EndRequests
+        from glmexp.train.validation import validation_of
 
         movement = Movement(engine)
-        loop = Loop(engine, self.config, steps, self.writer, self.where)
-        with self.phase(Phase.training, total=steps), MetricsFile(self.folder / METRICS, self.ranks.rank) as metrics:
-            lines = loop.run(order, metrics)
+        done, steps = resumed.saved.step if resumed else 0, checkpoints.steps
+        kept = done if checkpoints.in_place else 0
+        requests = EndRequests(saves_on_signal(self.config))
+        loop = Loop(engine, self.config, steps, self.writer, self.where, requests)
+        if resumed:
+            loop.skips.go_on(resumed.saved.state)
+        pause = None
+        if not self.measuring:
+            validation = validation_of(engine, self.tokenizer, self.config, steps, done, self.folder, self.writer)
+            pause = Pause(engine, self.config, checkpoints, requests, self.writer, validation)
+        with requests, self.phase(Phase.training, steps), MetricsFile(self.folder / METRICS, self.ranks.rank, kept) as metrics:
+            if self.ranks.rank == 0:
+                self.writer.resume(done)
+            if pause is not None and done:
+                pause.begin(done, loop.skips)
+            lines = loop.run(order, metrics, done + 1, pause)
         summary = loop.skips.summary()
         if summary:
             LOGGER.info("%s", summary)
-        movement.tell(loop.skips.applied)
+        if lines:  # a run may have been killed when it was about to export
+            movement.tell(loop.skips.applied)
         settling = 0 if self.measuring else SETTLING_STEPS
-        return run_figures(lines, settling, total, self.ranks, self.device)
+        figures = run_figures(lines, settling, checkpoints.batch_total, self.ranks, self.device, loop.peak_tflops)
+        return figures | (pause.metrics() if pause else {})
 
     def save(self, engine: Any) -> None:
-        """``export/``."""
+        """``export/``: the last weights, or with ``checkpoint.best`` the best."""
         from glmexp.train.save import save
+        from glmexp.train.trained import put_best
 
         with self.phase(Phase.saving):
+            if self.config.checkpoint.best and (told := put_best(engine.module, self.folder, self.config, self.where.step)):
+                self.tell(told)
             written = save(engine, self.tokenizer, self.config, self.folder, self.ranks.rank)
         if written is None and self.ranks.rank == 0:
             self.writer.note("the weights were not written: the disk has no room for them; see train.log", warning=True)
