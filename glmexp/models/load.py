@@ -136,7 +136,12 @@ def _refuse_dtype(description: Description, dtype: torch.dtype) -> None:
         raise ModelLoadError(str(error)) from None
 
 
-def _native_state(weights: Weights, spec: ChatGLMSpec, original: bool) -> dict[str, torch.Tensor]:
+def stored_state(description: Description) -> dict[str, torch.Tensor]:
+    """The tensors in a described folder under the names that its model has, mapped from disk. Raises ModelLoadError."""
+    return _native_state(check_weights(description), description.spec, description.original)
+
+
+def _native_state(weights: Weights, spec: ChatGLMSpec | None, original: bool) -> dict[str, torch.Tensor]:
     """The tensors of the files under their native names; mapped from disk, so nothing is read yet."""
     state: dict[str, torch.Tensor] = {}
     for file in weights.files:
@@ -147,7 +152,7 @@ def _native_state(weights: Weights, spec: ChatGLMSpec, original: bool) -> dict[s
                 names = opened.keys()
                 tensors = {name: opened.get_tensor(name) for name in names}
         for name, tensor in tensors.items():
-            if not original:
+            if not original or spec is None:
                 state[name] = tensor
             elif not name.startswith("transformer.prefix_encoder."):
                 state |= to_native(name, tensor, spec)

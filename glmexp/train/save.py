@@ -1,11 +1,6 @@
-"""The trained weights in the standard layout: ``export/`` loads in plain transformers or PEFT, without glmexp.
+"""The end of a run: what was trained, gathered from all ranks, into ``export/``."""
 
-A P-tuning prefix, which neither knows, has the official names; ``glmexp.models.load_prefix`` puts it onto its model.
-"""
-
-import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,23 +8,20 @@ from pathlib import Path
 import torch
 from deepspeed import DeepSpeedEngine
 from deepspeed.runtime.zero import GatheredParameters
-from safetensors.torch import save_file
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from glmexp.config.choices import Method
 from glmexp.config.schema import Config
-from glmexp.models import prefix
 from glmexp.models.method import trainable_parameters
-from glmexp.models.source import TINY, local_folder
+from glmexp.train.exported import SPARE, publish, write_standard
+from glmexp.train.layout import WHOLE_MODEL, State
+from glmexp.train.trained import EXPORT
+from glmexp.trial import saved
 
 LOGGER = logging.getLogger(__name__)
 
-EXPORT = "export"
 GATHERED_AT_ONCE = 50_000_000
 """Elements of partitioned parameters that are whole at one time."""
-SPARE = 1.02
-"""Headers, tokenizer and configuration on top of the weights."""
 
 
 def save(
@@ -37,58 +29,51 @@ def save(
 ) -> Path | None:
     """Writes ``FOLDER/export/`` in the compute dtype, whole or not at all; all ranks call it together, rank 0 writes.
 
-    A model, trained whole or in part, is written with its native keys and config.json, LoRA and QLoRA as a PEFT adapter,
-    P-tuning as its prefix alone. If the disk has no room for it, a warning says so and the run goes on to its end: the
-    measurements stand.
+    The weights are the last ones, or with ``checkpoint.best`` those of the best checkpoint. If the disk has no room for them, a
+    warning says so and the run goes on to its end: the measurements stand.
 
     Returns:
         The export folder, on rank 0, or None.
     """
     model: PreTrainedModel = engine.module
-    method = config.method.name
-    only_trainable = method not in (Method.full, Method.freeze)
+    only_trainable = config.method.name not in WHOLE_MODEL
     if not _room(model, only_trainable, folder, rank):
         return None
     state = collect(model, only_trainable, keep=rank == 0)
     if rank != 0:
         return None
-    count = len(state)  # save_pretrained empties the dict as it writes
-    target, building = folder / EXPORT, folder / f".{EXPORT}.{os.getpid()}"
-    shutil.rmtree(building, ignore_errors=True)
-    try:
-        if method in (Method.lora, Method.qlora):
-            _write_adapter(model, state, config.model.path, building)
-        elif method is Method.ptuning_v2:
-            _write_prefix(state, config, building)
-        else:
-            _write_model(model, state, building)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(building)
-        for weights in building.glob("*.safetensors"):
-            weights.chmod(0o644)  # safetensors writes for the owner alone, unlike the files beside it
-        shutil.rmtree(target, ignore_errors=True)
-        os.rename(building, target)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-    LOGGER.info("weights written to %s (%d tensors)", target, count)
+    step = _take_best(state, folder) if config.checkpoint.best is not None else None
+    count = len(state)
+    target = folder / EXPORT
+    publish(target, lambda building: write_standard(model, state, tokenizer, config, folder, step, building))
+    LOGGER.info("weights written to %s (%d tensors%s)", target, count, "" if step is None else f", of step {step}")
     return target
 
 
-def collect(model: nn.Module, only_trainable: bool, keep: bool) -> dict[str, torch.Tensor]:
+def _take_best(state: State, folder: Path) -> int | None:
+    """Replaces what was trained by the best checkpoint's; its step, or None where none was kept."""
+    from glmexp.train.checkpoint_files import trained_weights
+
+    best = saved.best(folder)
+    if best is None:
+        return None
+    for name, tensor in trained_weights(folder / saved.FOLDER / str(best["tag"])).items():
+        state[name] = tensor.to(state[name].dtype)
+    return int(best["step"])
+
+
+def collect(model: nn.Module, only_trainable: bool, keep: bool) -> State:
     """Name -> whole tensor on the host, on the ranks that ``keep``; partitioned ones are gathered a few at a time.
 
     ``save_pretrained`` at ZeRO stage 3 would write tensors of shape [0] without a word.
     """
-    state: dict[str, torch.Tensor] = {}
+    state: State = {}
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad or not only_trainable]
     for group in _groups(named):
         partitioned = [p for _, p in group if hasattr(p, "ds_id")]
         with torch.no_grad(), GatheredParameters(partitioned, enabled=bool(partitioned)):
             if keep:
                 state.update({name: p.detach().to("cpu", copy=True).contiguous() for name, p in group})
-    empty = [name for name, tensor in state.items() if tensor.numel() == 0]
-    if empty:
-        raise ValueError(f"{len(empty)} tensors are empty after gathering, the first is {empty[0]}")
     return state
 
 
@@ -104,43 +89,6 @@ def _groups(named: list[tuple[str, nn.Parameter]]) -> Iterator[list[tuple[str, n
         size += count
     if group:
         yield group
-
-
-def _write_adapter(model: PreTrainedModel, state: dict[str, torch.Tensor], base: str, building: Path) -> None:
-    """adapter_config.json, which names the base model, and adapter_model.safetensors."""
-    for settings in model.peft_config.values():
-        settings.base_model_name_or_path = _base_name(base)
-        settings.target_modules = sorted(settings.target_modules)
-    # "auto" would ask the hub whether the vocabulary was resized.
-    model.save_pretrained(str(building), state_dict=state, save_embedding_layers=False)
-    (building / "README.md").unlink(missing_ok=True)  # PEFT's empty model card
-
-
-def _write_prefix(state: dict[str, torch.Tensor], config: Config, building: Path) -> None:
-    """prefix_config.json, which names the base model, and the prefix encoder under the names of ChatGLM2's official code."""
-    building.mkdir()
-    official = {name.replace(prefix.SUBMODULE, prefix.OFFICIAL, 1): tensor for name, tensor in state.items()}
-    save_file(official, building / prefix.FILE, metadata={"format": "pt"})
-    settings = {
-        "base_model_name_or_path": _base_name(config.model.path),
-        "prefix_length": config.method.prefix_length,
-        "prefix_projection": config.method.prefix_projection,
-    }
-    (building / prefix.SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-
-
-def _base_name(base: str) -> str:
-    """The base model as an export names it: a hub id, or an absolute folder."""
-    folder = local_folder(base)
-    return base if folder is None or base == TINY else str(folder.absolute())
-
-
-def _write_model(model: PreTrainedModel, state: dict[str, torch.Tensor], building: Path) -> None:
-    """config.json and the weights under their native keys."""
-    persistent = set(model.state_dict())
-    state.update({name: buffer.detach().cpu() for name, buffer in model.named_buffers() if name in persistent})
-    model.config.use_cache = True  # off for training only
-    model.save_pretrained(str(building), state_dict=state)
 
 
 def _room(model: PreTrainedModel, only_trainable: bool, folder: Path, rank: int) -> bool:

@@ -2,8 +2,10 @@
 
 import json
 import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +21,21 @@ from glmexp.config.errors import UserError, nearest
 from glmexp.config.schema import Config
 from glmexp.models import build_model, load_tokenizer, locate, prefix
 from glmexp.models import method as methods
+from glmexp.models.quantised import quantization
 from glmexp.train.device import DTYPES
+from glmexp.train.layout import WHOLE_MODEL, adapter_names
 from glmexp.train.task import for_task
 from glmexp.trial import saved
 from glmexp.trial.record import RESULT
 
 LOGGER = logging.getLogger(__name__)
 
+Build = Callable[..., PreTrainedModel]
+"""``build_model`` with what is the same for every base model."""
+
 EXPORT = "export"
 BEST, NEWEST = "best", "newest"
 ADAPTER_FILE = "adapter_model.safetensors"
-WHOLE_MODEL = (Method.full, Method.freeze)
-"""Methods whose export is a model of its own; the others' goes onto the base model."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +100,9 @@ def _nothing(run: Path, chosen: str | None, kept: list[saved.Saved]) -> str:
 
 
 def load_trained(
-    run: Path, config: Config, device: torch.device, source: Source | None = None, merging: bool = False
+    run: Path, config: Config, device: torch.device, source: Source | None = None, dtype: torch.dtype | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The trained model of a run in its compute dtype, in evaluation mode with the key-value cache on, and its tokenizer.
+    """The trained model of a run, in evaluation mode with the key-value cache on, and its tokenizer.
 
     With a live ``HfDeepSpeedConfig`` of stage 3 the weights come partitioned, as ``build_model`` gives them; then all ranks
     call this together, and rank 0 reads what was trained.
@@ -107,22 +112,37 @@ def load_trained(
         config: of the run, as saved; what is changed in it must leave model and method as they were.
         device: where the model shall be.
         source: from ``find_source``; None is its default.
-        merging: the base of a QLoRA adapter in the compute dtype, not in 4 bits.
+        dtype: of the weights; None is the run's compute dtype, in which QLoRA's base is quantised again on a GPU. In a dtype
+            that is given, and on the CPU, it is not.
 
     Raises:
         UserError: there are no trained weights, or they do not fit the base model, or that is not what it was.
     """
-    config = for_task(config)
     source = source or find_source(run)
+    return load_model_of(run, for_task(config), device, source, dtype), load_run_tokenizer(config, source)
+
+
+def load_model_of(
+    run: Path, config: Config, device: torch.device, source: Source, dtype: torch.dtype | None = None
+) -> PreTrainedModel:
+    """``load_trained`` without the tokenizer, which a run on synthetic data may lack; ``config`` as ``for_task`` gives it."""
+    build = partial(
+        build_model,
+        dtype=dtype or DTYPES[config.precision.dtype],
+        attention=config.kernels.attention.value,
+        seed=config.train.seed,
+    )
     if source.is_export and config.method.name in WHOLE_MODEL:
         whole = replace(config.model, path=str(source.path), init=Init.pretrained, revision=None, rope_style=None)
-        model = build_model(whole, _dtype(config), config.kernels.attention.value, config.train.seed, device)
+        model = build(whole, device=device)
     else:
-        model = _base_model(run, config, device, source)
-        model = methods.apply(model, _plain(config.method) if merging else config.method)
+        if dtype is None and device.type == "cuda":
+            compute = DTYPES[config.precision.autocast_dtype or config.precision.dtype]
+            build = partial(build, quantization=quantization(config.method, compute))
+        model = methods.apply(_base_model(run, config, device, source, build), config.method)
         put(model, source, config)
     model.config.use_cache = True
-    return model.eval(), load_run_tokenizer(config, source)
+    return model.eval()
 
 
 def load_run_tokenizer(config: Config, source: Source) -> PreTrainedTokenizerBase:
@@ -131,33 +151,24 @@ def load_run_tokenizer(config: Config, source: Source) -> PreTrainedTokenizerBas
     return load_tokenizer(source.path if exported else locate(for_task(config).model), config.model.template)
 
 
-def _dtype(config: Config) -> torch.dtype:
-    return DTYPES[config.precision.dtype]
-
-
-def _plain(method: Any) -> Any:
-    return replace(method, name=Method.lora, quant_type=None, double_quant=None) if method.name is Method.qlora else method
-
-
-def _base_model(run: Path, config: Config, device: torch.device, source: Source) -> PreTrainedModel:
+def _base_model(run: Path, config: Config, device: torch.device, source: Source, build: Build) -> PreTrainedModel:
     """The model as it was before training.
 
     Weights drawn from train.seed differ between a CPU and a GPU, whose generators differ, so they are drawn where the run drew
     them; when every one of them is replaced by a checkpoint's, that does not matter.
     """
-    arguments = (_dtype(config), config.kernels.attention.value, config.train.seed)
     if config.model.init is not Init.random or (config.method.name is Method.full and not source.is_export):
-        return build_model(config.model, *arguments, device)
+        return build(config.model, device=device)
     drawn_on = torch.device(_device_kind(run, config) or device.type)
     if drawn_on.type == device.type:
-        return build_model(config.model, *arguments, device)
+        return build(config.model, device=device)
     if drawn_on.type == "cuda" or is_deepspeed_zero3_enabled():
         kinds = ("on a GPU", "a CPU") if drawn_on.type == "cuda" else ("on a CPU", "a GPU")
         raise UserError(
             f"model.init=random: the frozen weights of {run} were drawn {kinds[0]}, and {kinds[1]} draws others\n"
             "use the run where it was trained; there `export RUN merge=true` writes a model that works anywhere"
         )
-    return build_model(config.model, *arguments, drawn_on).to(device)
+    return build(config.model, device=drawn_on).to(device)
 
 
 def _device_kind(run: Path, config: Config) -> str | None:
@@ -192,6 +203,21 @@ def _whole(parameter: nn.Parameter) -> AbstractContextManager[None]:
 
     gathered: AbstractContextManager[None] = GatheredParameters([parameter], modifier_rank=0)
     return gathered
+
+
+def put_best(model: PreTrainedModel, run: Path, config: Config, last: int) -> str | None:
+    """Puts the weights of the best checkpoint onto the model of the run itself; all ranks call it, and rank 0 decides.
+
+    Returns:
+        What was done, for the user; None where the best weights are those after step ``last``, which are there already.
+    """
+    told: list[Any] = [saved.best(run) if torch.distributed.get_rank() == 0 else None]
+    torch.distributed.broadcast_object_list(told, src=0)
+    best = told[0]
+    if best is None or best["step"] == last:
+        return None
+    put(model, Source((run / saved.FOLDER / best["tag"]).absolute(), best["step"]), config)
+    return f"{EXPORT}/ holds the weights after step {best['step']}, the best by {best['score']} ({best['value']:.4g})"
 
 
 def _compare(wanted: dict[str, nn.Parameter], state: dict[str, torch.Tensor], source: Source) -> None:
@@ -235,14 +261,3 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
         raise UserError(
             f"{file} cannot be read: {error}\nwrite it again: python -m glmexp export RUN checkpoint=..."
         ) from error
-
-
-def adapter_names(model: PreTrainedModel) -> dict[str, str]:
-    """Name in an adapter's file -> name of the parameter in a PEFT model: PEFT leaves the adapter's own name out of files."""
-    from peft import get_peft_model_state_dict
-
-    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    # The tensors pass through as they are, so that each can be told by its identity.
-    filed = get_peft_model_state_dict(model, state_dict=dict(named), save_embedding_layers=False)
-    known = {id(parameter): name for name, parameter in named.items()}
-    return {name: known[id(tensor)] for name, tensor in filed.items()}

@@ -19,7 +19,8 @@ from glmexp.config.schema import Config
 from glmexp.trial.record import CONFIG, PARENT_PID, REQUEST, State, read_rank, write_json
 from glmexp.trial.redact import redact, without_secrets
 
-KILLED = "the process was ended without a word, perhaps because the memory ran out"
+KILLED = "the process was killed, perhaps because the memory ran out"
+FAILED = "the process has failed before it could tell why; what it wrote stands above"
 
 
 def parse(verb: str, arguments: Sequence[str], options: Collection[str]) -> tuple[list[str], dict[str, str]]:
@@ -102,7 +103,7 @@ def ask(worker: str, config: Config, request: Mapping[str, Any]) -> int:
         raise UserError(redact(told or "refused", os.environ))
     if state is State.interrupted:
         return 128 + signal.SIGINT
-    print(f"glmexp: {redact(told or KILLED, os.environ)}", file=sys.stderr)
+    print(f"glmexp: {redact(told or (KILLED if code < 0 else FAILED), os.environ)}", file=sys.stderr)
     return 1
 
 
