@@ -10,6 +10,7 @@ from rich.text import Text
 from glmexp.config.choices import Dtype, OffloadDevice, Task
 from glmexp.config.memory import less_gpu_memory
 from glmexp.config.schema import Config
+from glmexp.trial.evaluations import shown
 from glmexp.trial.record import LOG, State
 
 STYLES = {State.complete: "bold green", State.skipped: "bold yellow", State.interrupted: "bold yellow"}
@@ -74,7 +75,8 @@ def measured(metrics: Mapping[str, Any], config: Config | None = None) -> list[t
     seconds = form("{:.3g} s a step (medians)", "step_seconds")
     speed = row(form("{:,.0f} tokens/s", "tokens_per_second"), seconds, efficiency)
     memory = row(form("GPU {:.1f} GiB peak", "peak_allocated_gib"), form("host {:.1f} GiB", "host_peak_gib"))
-    return [("steps", steps), ("loss", loss), ("speed", speed), ("time", time), ("memory", memory)]
+    validation = shown(metrics, "eval_") or None
+    return [("steps", steps), ("loss", loss), ("eval", validation), ("speed", speed), ("time", time), ("memory", memory)]
 
 
 def shares(metrics: Mapping[str, Any]) -> str | None:

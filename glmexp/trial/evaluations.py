@@ -37,13 +37,14 @@ def in_step(rows: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str
 
 def described(row: Mapping[str, Any]) -> str:
     """``step 20: validation loss 2.1934, perplexity 8.966, rouge-l 41.2``."""
-    shown = [(name, row.get(name)) for name in FIGURES]
-    figures = [
-        f"{name} {value:.4f}" if name == "loss" else f"{name} {value:.4g}"
-        for name, value in shown
-        if isinstance(value, int | float)
-    ]
-    return f"step {row['step']}: validation {', '.join(figures)}"
+    return f"step {row['step']}: validation {shown(row)}"
+
+
+def shown(row: Mapping[str, Any], prefix: str = "") -> str:
+    """``loss 2.1934, perplexity 8.966, rouge-l 41.2``, what is known of it; ``prefix`` stands before the names in ``row``."""
+    known = [(name, row.get(f"{prefix}{name}")) for name in FIGURES]
+    numbers = [(name, value) for name, value in known if isinstance(value, int | float)]
+    return ", ".join(f"{name} {value:.4f}" if name == "loss" else f"{name} {value:.4g}" for name, value in numbers)
 
 
 def metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

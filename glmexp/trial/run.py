@@ -227,7 +227,8 @@ class _Trial:
         if self.view is not None and evaluations:
             self._show(self.view.note, "\n".join(map(described, evaluations)))
         if self.view is not None:
-            self._show(self.view.update, records, rows)
+            latest = {"eval_loss": self.evaluations.rows[-1].get("loss")} if self.evaluations.rows else {}
+            self._show(self.view.update, records, [{**row, **latest} for row in rows])
         return records, len(self.tail.rows)
 
     def tell(self, records: Sequence[RankRecord]) -> None:
