@@ -29,8 +29,8 @@ def save(
 ) -> Path | None:
     """Writes ``FOLDER/export/`` in the compute dtype, whole or not at all; all ranks call it together, rank 0 writes.
 
-    The weights are the last ones, or with ``checkpoint.best`` those of the best checkpoint. If the disk has no room for them, a
-    warning says so and the run goes on to its end: the measurements stand.
+    If the disk has no room for them, a warning says so and the run goes on to its end: the measurements stand. With
+    ``checkpoint.best`` the model holds the best weights by now (``trained.put_best``).
 
     Returns:
         The export folder, on rank 0, or None.
@@ -42,24 +42,13 @@ def save(
     state = collect(model, only_trainable, keep=rank == 0)
     if rank != 0:
         return None
-    step = _take_best(state, folder) if config.checkpoint.best is not None else None
+    best = None if config.checkpoint.best is None else saved.best(folder)
+    step = None if best is None else int(best["step"])  # for the model card
     count = len(state)
     target = folder / EXPORT
     publish(target, lambda building: write_standard(model, state, tokenizer, config, folder, step, building))
-    LOGGER.info("weights written to %s (%d tensors%s)", target, count, "" if step is None else f", of step {step}")
+    LOGGER.info("weights written to %s (%d tensors)", target, count)
     return target
-
-
-def _take_best(state: State, folder: Path) -> int | None:
-    """Replaces what was trained by the best checkpoint's; its step, or None where none was kept."""
-    from glmexp.train.checkpoint_files import trained_weights
-
-    best = saved.best(folder)
-    if best is None:
-        return None
-    for name, tensor in trained_weights(folder / saved.FOLDER / str(best["tag"])).items():
-        state[name] = tensor.to(state[name].dtype)
-    return int(best["step"])
 
 
 def collect(model: nn.Module, only_trainable: bool, keep: bool) -> State:
