@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.config.schema import TrackerConfig
+from glmexp.track import identity
 from glmexp.track.base import RunInfo, Tracker, curves, figures, plain, run_config
 from glmexp.track.online import goes_offline, goes_online, refuse_missing, refuse_without_key
 from glmexp.track.session import Session
@@ -89,6 +90,7 @@ class SwanlabTracker(Tracker):
                 self.warn(f"SwanLab: no run on the server ({reason}); recording offline, `swanlab sync` uploads it later")
         self._process = self._process or self._open(run, "offline", START_SECONDS)
         self.where = self._process.where
+        identity.keep(run.folder, "swanlab", self._process.identity)
 
     def log(self, row: Mapping[str, Any]) -> None:
         assert self._process is not None
@@ -118,7 +120,11 @@ class SwanlabTracker(Tracker):
 
     def _open(self, run: RunInfo, mode: str, seconds: float) -> "_Process":
         config, folder = self.config, run.folder / "swanlab"
+        known = identity.kept(run.folder, "swanlab") if run.going_on else None
+        earlier = set(folder.glob("*"))
         described = {
+            "id": known,
+            "resume": "allow" if known and mode == "online" else None,
             "mode": mode,
             "log_dir": str(folder),
             "project": config.project or DEFAULT_PROJECT,
@@ -132,7 +138,8 @@ class SwanlabTracker(Tracker):
         try:
             return _Process(described, self.environ, seconds)
         except Exception:
-            shutil.rmtree(folder, ignore_errors=True)  # an empty run
+            for path in set(folder.glob("*")) - earlier:  # an empty run
+                shutil.rmtree(path, ignore_errors=True)
             raise
 
 
@@ -152,7 +159,8 @@ class _Process:
         self._read = b""
         try:
             self.send(described)
-            self.where = str(self.answer(seconds)["where"])
+            told = self.answer(seconds)
+            self.where, self.identity = str(told["where"]), str(told["id"])
         except Exception:
             self.end(patience=0)
             raise

@@ -29,7 +29,7 @@ def main() -> None:
 def serve(calls: TextIO, answers: TextIO) -> None:
     run = start(json.loads(next(calls)))
     try:
-        answer(answers, where=str(run.url if run.mode == "online" else run.dir))
+        answer(answers, where=str(run.url if run.mode == "online" else run.dir), id=run.id)
         for line in calls:
             call = json.loads(line)
             if "finish" in call:

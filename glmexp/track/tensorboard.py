@@ -47,6 +47,11 @@ class TensorboardTracker(Tracker):
         events.text("deepspeed_config", _code(config["deepspeed_config"]))
         events.hparams(session_start_info={"hparams": dict(_hparams(run)), "start_time_secs": time.time()})
 
+    def go_on(self, step: int) -> None:
+        """Takes back what earlier event files of the run hold of later steps."""
+        assert self._events is not None
+        self._events.begin_again(step + 1)
+
     def log(self, row: Mapping[str, Any]) -> None:
         assert self._events is not None
         self._step = int(row.get("step") or self._step)
@@ -85,10 +90,15 @@ class _Events:
         from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._event_pb2, self._event, self._summary = event_pb2, event_pb2.Event, summary_pb2.Summary
         self._metadata, self._tensor, self._types = summary_pb2.SummaryMetadata, tensor_pb2.TensorProto, types_pb2
         self._writer = RecordWriter(path.open("xb"))
         self._write(file_version="brain.Event:2")
+
+    def begin_again(self, step: int) -> None:
+        """TensorBoard drops what it has read of this step and later ones, as its ``purge_step`` does."""
+        start = self._event_pb2.SessionLog(status=self._event_pb2.SessionLog.START)
+        self._write(step=step, session_log=start)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         found = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]

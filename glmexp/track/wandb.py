@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from glmexp.config.errors import missing_package
 from glmexp.config.schema import TrackerConfig
+from glmexp.track import identity
 from glmexp.track.base import RunInfo, SweepInfo, Tracker, curves, figures, plain, run_config
 from glmexp.track.online import goes_offline, goes_online, refuse_missing, refuse_without_key
 from glmexp.track.session import Session
@@ -118,15 +119,18 @@ class WandbTracker(Tracker):
 
     def start(self, run: RunInfo) -> None:
         """Opens the run; if the server cannot be reached in time or refuses, offline with one warning."""
-        # A new id for every start: measurements that start over must not add their rows to an earlier run.
+        # A new id for every start but that of a later session: what starts over must not add its rows to an earlier run.
+        known = identity.kept(run.folder, "wandb") if run.going_on else None
         self._run = self._open(
             run.folder,
-            lambda: secrets.token_hex(4),
+            lambda: known or secrets.token_hex(4),
             group=self.config.group or run.group,
             name=run.title,
             job_type=run.job_type,
             config=run_config(run),
+            resume="allow" if known else None,
         )
+        identity.keep(run.folder, "wandb", self._run.id)
 
     def log(self, row: Mapping[str, Any]) -> None:
         step = row.get("step")
@@ -150,11 +154,11 @@ class WandbTracker(Tracker):
         """
         from glmexp.track.wandb_overview import content, kept, remove_local, save_workspace
 
-        identity = kept(sweep.folder)["run"]
-        remove_local(sweep.folder, identity)
+        known = kept(sweep.folder)["run"]
+        remove_local(sweep.folder, known)
         group = self.config.group or sweep.name
         self._run = self._open(
-            sweep.folder, lambda: identity, group=group, name=f"overview {sweep.name}", job_type="sweep", resume="allow"
+            sweep.folder, lambda: known, group=group, name=f"overview {sweep.name}", job_type="sweep", resume="allow"
         )
         try:
             self._run.log(content(sweep))
@@ -174,7 +178,7 @@ class WandbTracker(Tracker):
             self.session.lose()
             raise
 
-    def _open(self, folder: Path, identity: Callable[[], str], **described: Any) -> Any:
+    def _open(self, folder: Path, name_of: Callable[[], str], **described: Any) -> Any:
         # The crash reports of the wandb process itself are a connection too, also in offline mode.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         # What it says before it reads our settings, such as whose key it uses.
@@ -196,11 +200,12 @@ class WandbTracker(Tracker):
             )
 
         def online() -> Any:
-            name = identity()
+            name = name_of()
+            earlier = set((folder / "wandb").glob(f"run-*-{name}"))  # of earlier sessions of the run
             try:
                 return init("online", name)
             except Exception:
-                for path in (folder / "wandb").glob(f"run-*-{name}"):
+                for path in set((folder / "wandb").glob(f"run-*-{name}")) - earlier:
                     shutil.rmtree(path, ignore_errors=True)
                 raise
 
@@ -212,7 +217,7 @@ class WandbTracker(Tracker):
             except Exception as error:
                 reason = textwrap.shorten(str(error), 160, placeholder=" …") or type(error).__name__
                 self.warn(f"W&B: no run on the server ({reason}); recording offline, `wandb sync` uploads it later")
-        run = init("offline", identity())
+        run = init("offline", name_of())
         self.where = str(Path(run.dir).parent)
         return run
 

@@ -19,8 +19,8 @@ NOT_HASHED = (
     *("tracker", "launch", "lint", "lang", "sweep"),
     *("train.resume", "train.stop_after", "checkpoint.every", "checkpoint.keep"),
 )
-"""Groups and fields that do not change the outcome. Ranks and device of ``launch`` do, and are added as they turned out, as is a
-checkpoint that ``train.resume`` begins from."""
+"""Groups and fields that do not change the outcome. Ranks and device of ``launch`` do, and are added as they turned out; so is
+a checkpoint that ``train.resume`` begins from."""
 IN_DS_CONFIG = ("zero", "offload", "scaler", "batch", "comm", "optimizer", "deepspeed")
 """Groups that reach the ranks through ``ds_config.json`` alone, where a setting that has no effect leaves no trace."""
 

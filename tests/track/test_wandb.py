@@ -226,7 +226,8 @@ def test_an_offline_run_is_silent_and_keeps_secrets_out(tmp_path: Path) -> None:
     homes = [item for item in tmp_path.with_name(f"{tmp_path.name}-home").rglob("*") if item.is_file()]
     assert [item for item in [*files, *homes] if secret.encode() in item.read_bytes()] == []
     # Machine, command line and packages are not recorded either.
-    assert {item.suffix for item in files} <= {".wandb", ".log"}
+    assert {item.suffix for item in files if item.name != "run.json"} <= {".wandb", ".log"}
+    assert set(json.loads((path.parent.parent / "run.json").read_text())) == {"id"}
     assert not (tmp_path / "wandb" / "latest-run").exists()
 
 
