@@ -78,10 +78,10 @@ def _fill(flat: Flat, contents: Contents, optimizer: torch.optim.Optimizer) -> N
         _copy(tensor, key, flat, contents)
     count = contents.count(flat.pieces[0].name)
     if count is not None:
-        # torch's own optimizers count in a tensor, DeepSpeed's in a number.
-        torchs = type(optimizer).__module__.startswith("torch.optim")
-        state["step"] = torch.tensor(float(count)) if torchs else count
-        _count_up_to(count, optimizer)
+        adam = getattr(optimizer, "aux_optimizer", None) or optimizer  # Muon has one for what is no matrix
+        in_numbers = not isinstance(adam, torch.optim.Adam)  # torch's own counts in a tensor, DeepSpeed's do not
+        state["step"] = count if in_numbers else torch.tensor(float(count))
+        _count_up_to(count, adam)
     optimizer.state[flat.master] = state
 
 
