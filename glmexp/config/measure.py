@@ -47,8 +47,10 @@ def without_effect(config: Config, sources: Mapping[str, str]) -> Iterator[str]:
             )
         elif key.startswith(SAVES_NOTHING):
             yield f"{key} has no effect on measure, which saves nothing and begins afresh"
-        elif key.startswith("eval."):
+        elif key.startswith(("eval.", "data.eval_")):
             yield f"{key} has no effect on measure, which evaluates nothing"
+        elif key == "data.group_by_length":
+            yield f"{key} has no effect on measure, whose samples come by their length, the longest first"
         elif key.startswith("data.") and key != "data.max_length" and random_tokens(config):
             yield f"{key} has no effect with measure.samples=synthetic; measure.samples=longest reads the samples of the file"
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 
-from glmexp.config import machinery, measure, method, offload, tracker
-from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Language, Source, Task
+from glmexp.config import checkpoint, data, evaluation, machinery, measure, method, offload, rows, tracker
+from glmexp.config.choices import ROPE_STYLES, TEMPLATES, Dtype, Language, Task
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel
@@ -30,6 +30,7 @@ def check_values(config: Config) -> None:
 
 def check_sources(config: Config, sources: Mapping[str, str]) -> None:
     """Raises UserError for a value that was asked for on the command line and would have no effect."""
+    checkpoint.check_sources(config, sources)
     if config.precision.dtype is not Dtype.fp16:
         asked = [key for key, source in sources.items() if key.startswith("scaler.") and source.startswith("command line")]
         if asked:
@@ -61,7 +62,13 @@ def warnings(config: Config, sources: Mapping[str, str] | None = None) -> list[s
         )
     if config.hardware.gpu_memory_gib is not None and not config.hardware.emulate:
         found.append(f"hardware={config.hardware.name} has no effect on a run without hardware.emulate=true")
-    return [*found, *machinery.warnings(config)]
+    return [
+        *found,
+        *rows.warnings(config),
+        *machinery.warnings(config),
+        *checkpoint.warnings(config),
+        *evaluation.warnings(config, sources or {}),
+    ]
 
 
 def without_sweep(sources: Mapping[str, str]) -> list[str]:
@@ -120,9 +127,13 @@ def contradictions(config: Config) -> Iterator[str]:
     yield from measure.contradictions(config)
     yield from _precision(config)
     yield from method.contradictions(config)
+    yield from data.contradictions(config)
+    yield from rows.contradictions(config)
     yield from _inputs(config)
     yield from _optimizer(config)
     yield from sequence_parallel(config)
+    yield from checkpoint.contradictions(config)
+    yield from evaluation.contradictions(config)
     yield from tracker.contradictions(config.tracker)
     if config.hardware.emulate and config.hardware.gpu_memory_gib is None:
         yield "hardware.emulate=true needs a card to emulate: hardware=rtx4090, or hardware.gpu_memory_gib=24"
@@ -161,15 +172,12 @@ def _precision(config: Config) -> Iterator[str]:
 
 
 def _inputs(config: Config) -> Iterator[str]:
-    data = config.data
     for field, known in (("template", TEMPLATES), ("rope_style", ROPE_STYLES)):
         value = getattr(config.model, field)
         if value is not None and value not in known:
             yield f"model.{field}={value}: must be one of {', '.join(known)}, or null to read it from the folder"
     if not config.model.path.strip():
         yield "model.path is empty: give a folder with config.json and weights, or a hub id"
-    if data.source is Source.synthetic and data.path is not None:
-        yield f"data.path={data.path} has no effect with data=synthetic; use data=instruct data.path=..."
 
 
 def _optimizer(config: Config) -> Iterator[str]:

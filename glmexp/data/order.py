@@ -57,6 +57,10 @@ class Order:
         """Rows of one epoch, which ``batch.micro`` and ``batch.total`` count."""
         return self.samples
 
+    def note(self) -> str | None:
+        """What the user should know of the rows, if they are more than samples."""
+        return None
+
     def row(self, number: int) -> list[int]:
         """The samples in row ``number`` of the stream."""
         return [number]

@@ -36,10 +36,11 @@ class PackedOrder(Order):
         self._samples_epoch = -1
         self._samples: NDArray[np.int64] = self._filled
 
-    def describe(self) -> str:
-        """``336 samples packed into 41 rows, 97 % full``."""
-        full = int(self.lengths.sum()) / (len(self) * self.max_length)
-        return f"{len(self.lengths)} samples packed into {len(self)} rows of data.max_length, {100 * full:.0f} % full"
+    def note(self) -> str:
+        """``data.packing: 336 samples packed into 41 rows of 512 tokens, 97 % full; batch.micro and batch.total count rows``."""
+        full = 100 * int(self.lengths.sum()) / (len(self) * self.max_length)
+        rows = f"{len(self.lengths)} samples packed into {len(self)} rows of {self.max_length} tokens, {full:.0f} % full"
+        return f"data.packing: {rows}; batch.micro and batch.total count rows"
 
     def permutation(self, seed: int, epoch: int) -> NDArray[np.int64]:
         return super().permutation(seed, epoch) + epoch * len(self)

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -58,19 +57,22 @@ class Run:
             ops.ensure(self.ds_config, self.tell)
         devices.start_process_group(self.config, self.device)
         self.tell_devices()
-        from glmexp.data import total_steps
         from glmexp.train.checkpoint import Checkpoints
+        from glmexp.train.packing import check_packing
+        from glmexp.train.stream import Stream
 
-        order = self.order(samples, batch.total)
-        steps = self.config.train.max_steps or total_steps(len(order), self.config.train.epochs, batch.total)
+        stream = Stream(samples, self.config, batch, self.ranks)
+        steps = stream.steps
         checkpoints = Checkpoints(self.folder, self.config, steps, batch.total, self.ranks, self.writer)
         resumed = checkpoints.choose()
         done = resumed.saved.step if resumed else 0
         engine = self.build(steps, batch.micro)
-        self.tell_arithmetic(engine, samples, order, steps)
+        if stream.order.packed:
+            check_packing(engine)
+        self.tell_arithmetic(engine, stream)
         if resumed:
             self.resume(engine, resumed, steps)
-        metrics = self.train(engine, self.batches(samples, order, batch, steps, done), checkpoints, resumed)
+        metrics = self.train(engine, stream.batches(done), checkpoints, resumed)
         if self.config.train.save_weights:
             self.save(engine)
         self.part()
@@ -86,6 +88,7 @@ class Run:
         from glmexp.models import describe, preflight
         from glmexp.models.method import check_targets
         from glmexp.train.sequence_parallel import check_model
+        from glmexp.train.stream import samples_needed
 
         config = self.config
         if not self.ranks.leads_node:
@@ -101,7 +104,7 @@ class Run:
         prompts = self.prompts()
         with self.phase(Phase.tokenising):
             report = lambda done, total: self.writer.progress(Phase.tokenising, done, total)  # noqa: E731
-            prepare(config.data, prompts, vocabulary, config.train.seed, self.folder, report, self.enough(total))
+            prepare(config.data, prompts, vocabulary, config.train.seed, self.folder, report, samples_needed(config, total))
         samples, validation = Samples.open(self.folder), Samples.open(self.folder, "validation")
         self.tell_data(samples.counts)
         if validation is not None:
@@ -112,41 +115,6 @@ class Run:
     @property
     def measuring(self) -> bool:
         return self.config.task is Task.measure
-
-    def enough(self, total: int) -> int | None:
-        """Samples that the longer of warm-up and measurement reads; None takes them all, as packing does to fill its rows."""
-        measure = self.config.measure
-        few = self.measuring and not self.config.data.packing
-        return max(measure.warmup_steps, measure.steps) * total if few else None
-
-    def order(self, samples: Any, total: int) -> Any:
-        """In which order, and in which rows, the samples are read; what is measured comes as it is stored."""
-        from glmexp.data import order_of
-
-        return order_of(samples, self.config.data, None if self.measuring else self.config.train.seed, total)
-
-    def batches(self, samples: Any, order: Any, batch: Batch, steps: int, done: int) -> Iterator[Any]:
-        """The micro batches of this rank, step by step, of the steps after ``done``.
-
-        What is measured begins with the first rows again, which are the longest: they fill the memory most.
-        """
-        from glmexp.data import batches
-
-        warmup = self.config.measure.warmup_steps if self.measuring else 0
-        return chain.from_iterable(
-            batches(
-                samples,
-                order,
-                micro=batch.micro,
-                accumulation=batch.accumulation,
-                rank=self.ranks.rank // self.sharing,
-                world=self.ranks.world_size // self.sharing,
-                pad_id=0,
-                steps=stretch,
-                first_step=done,
-            )
-            for stretch in (warmup, steps - warmup)
-        )
 
     def tell(self, line: str) -> None:
         """One line for the log and for the screen."""
@@ -284,22 +252,16 @@ class Run:
         for rank, text in enumerate(described):
             LOGGER.info("rank %d: %s", rank, text)
 
-    def tell_arithmetic(self, engine: Any, samples: Any, order: Any, steps: int) -> None:
-        """The batch arithmetic of the engine, said and checked before the first step, and what of a batch is padding."""
-        from glmexp.data.order import padding_share
-
+    def tell_arithmetic(self, engine: Any, stream: Any) -> None:
+        """The batch arithmetic of the engine, said and checked before the first step."""
         world, total = self.ranks.world_size, engine.train_batch_size()
         batch = Batch(engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps(), total)
         multiplied = batch.micro * batch.accumulation * (world // self.sharing)
         if multiplied != total or total != self.ds_config["train_batch_size"]:
             raise ValueError(f"the engine's batch does not add up: {batch.arithmetic(world, self.sharing)}")
         LOGGER.info("%s", batch.arithmetic(world, self.sharing))
-        what = "rows" if order.packed else "samples"
-        LOGGER.info("%d optimizer steps over %d %s (%.2f epochs)", steps, len(order), what, steps * total / len(order))
-        if order.packed:
-            self.tell(f"data.packing: {order.describe()}; batch.micro and batch.total count rows")
-        counts, padding = samples.counts, padding_share(order, samples.lengths, batch.micro, total, steps)
-        LOGGER.info("%d tokens, %d of them learnt; %.1f %% padding", counts.tokens, counts.targets, 100 * padding)
+        if told := stream.tell():
+            self.tell(told)
 
     @contextmanager
     def phase(self, phase: Phase, total: int | None = None) -> Iterator[None]:

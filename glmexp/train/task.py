@@ -15,7 +15,9 @@ def for_task(config: Config) -> Config:
     config = replace(config, model=replace(config.model, init=initialisation(config)))
     if config.task is not Task.measure:
         return config
-    data = replace(config.data, source=Source.synthetic, path=None, limit=None) if random_tokens(config) else config.data
+    data = replace(config.data, eval_path=None, eval_share=None, eval_split=None, eval_limit=None)
+    if random_tokens(config):
+        data = replace(data, source=Source.synthetic, path=None, limit=None, packing=False, group_by_length=False)
     steps = config.measure.warmup_steps + config.measure.steps
     train = replace(config.train, max_steps=steps, save_weights=False, resume=None, stop_after=None)
     return replace(config, data=data, train=train, checkpoint=replace(config.checkpoint, every=None))
