@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from glmexp.config.choices import Task
 from glmexp.config.errors import UserError, nearest
+from glmexp.config.offload import offload_option
 from glmexp.config.schema import Config
 
 AUTO = "auto"
@@ -44,11 +45,30 @@ def contradictions(config: Config) -> Iterator[str]:
             "leave one of them out"
         )
     yield from _best(config)
+    yield from _unsaved(config)
     if config.eval.patience is not None:
         if config.checkpoint.best is None:
             yield f"eval.patience={config.eval.patience} needs a score that is to get better: checkpoint.best=loss"
         if config.eval.every is None:
             yield f"eval.patience={config.eval.patience} needs several evaluations: eval.every=N"
+
+
+def _unsaved(config: Config) -> Iterator[str]:
+    """Offloading that keeps state where no checkpoint reaches: on NVMe, between steps, in another process or optimizer."""
+    asked = {
+        "checkpoint.every": config.checkpoint.every,
+        "checkpoint.best": config.checkpoint.best,
+        "train.stop_after": config.train.stop_after,
+        "train.resume": config.train.resume,
+    }
+    key = next((key for key, value in asked.items() if value is not None), None)
+    option = offload_option(config.offload)
+    if config.task is not Task.train or key is None:
+        return
+    if option in ("nvme", "zenflow", "super_offload"):
+        yield f"{key}={asked[key]}: the state of offload={option} cannot be saved; use offload=cpu, or leave {key} out"
+    elif config.offload.ratio is not None and config.offload.ratio < 1 and option != "none":
+        yield f"{key}={asked[key]}: the state of offload.ratio={config.offload.ratio:g} cannot be saved; leave one of them out"
 
 
 def _best(config: Config) -> Iterator[str]:

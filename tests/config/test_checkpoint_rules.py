@@ -20,6 +20,11 @@ VALIDATES = "data.eval_share=0.1"
         (["eval.patience=2", VALIDATES, "eval.every=1"], ["eval.patience=2", "checkpoint.best=loss"]),
         (["eval.patience=2", VALIDATES, "checkpoint.best=loss"], ["eval.patience=2", "eval.every=N"]),
         (["checkpoint.keep=3"], ["checkpoint.keep=3 has no effect", "checkpoint.every=N"]),
+        (
+            ["checkpoint.every=3", "offload=nvme", "offload.nvme_path=/tmp", "zero=stage3"],
+            ["checkpoint.every=3", "offload=nvme", "offload=cpu"],
+        ),
+        (["train.resume=auto", "offload=cpu", "offload.ratio=0.5", "zero=stage3"], ["train.resume=auto", "offload.ratio=0.5"]),
     ],
 )
 def test_what_contradicts_itself_is_refused(overrides, words):
