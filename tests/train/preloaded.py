@@ -30,6 +30,19 @@ def child(folder: str, environment: dict[str, str]) -> None:
     main([folder])
 
 
+def save_before_the_first_step() -> None:
+    """Saves what a run goes on from once more, as it lies in the engine then."""
+    from glmexp.train.loop import Loop
+
+    run = Loop.run
+
+    def saving(self, batches, metrics, first_step, pause):
+        assert pause.checkpoints.save(self.engine, first_step - 1, self.skips)
+        return run(self, batches, metrics, first_step, pause)
+
+    Loop.run = saving
+
+
 def plant(fault: str) -> None:
     """``KIND:STEP`` (0 is every step), optionally ``KIND:STEP:RANK``, in the forward pass."""
     import torch
@@ -44,6 +57,9 @@ def plant(fault: str) -> None:
         return
     if kind == "small_release":
         shrink_releases()
+        return
+    if kind == "saves_first":
+        save_before_the_first_step()
         return
     if kind in ("export_fails", "export_is_killed"):
         break_export(killed=kind == "export_is_killed")

@@ -109,3 +109,45 @@ def test_two_ranks_save_their_parts_and_go_on(run_trial: RunTrial, stage: int) -
     whole, rest = halves(run_trial, *overrides, ranks=2)
     exact(whole, rest)
     assert len(list((whole.folder / "checkpoints" / "step-000004").glob("*optim_states.pt"))) == 2
+
+
+MOVES = [
+    (("zero=stage2",), 2, ("zero=stage2",), 1),
+    (("zero=stage2",), 1, ("zero=stage1",), 2),
+    (("zero=stage3", *NARROW), 2, ("zero=stage3", *PARTS), 1),
+    (("zero=stage2",), 1, ("zero=stage3", *PARTS), 2),
+]
+MOVES_TOO = [
+    (("zero=stage3", *PARTS), 2, ("zero=stage1", "precision.grad_accum_dtype=fp32"), 1),
+    (("zero=stage0",), 1, ("zero=stage2",), 2),
+    (("zero=stage3", *PARTS), 2, ("zero=stage0",), 1),
+    (("zero=stage1", "precision.grad_accum_dtype=fp32"), 2, ("zero=stage2", "offload=cpu"), 1),
+    (("zero=stage2", "method=lora"), 2, ("zero=stage3", "method=lora", *PARTS), 1),
+    (("zero=stage2", "offload=cpu"), 1, ("zero=stage2",), 2),
+]
+"""(Before, its ranks, after, its ranks)."""
+
+
+def arrives(run_trial: RunTrial, before: tuple[str, ...], ranks: int, after: tuple[str, ...], others: int) -> None:
+    """The state is equal to the bit when it has been put into the other engine and saved again, and training goes on from it."""
+    same_run = (*TINY, "train.max_steps=3", "checkpoint.every=2", "batch.total=4")
+    first = run_trial("first", *same_run, *before, ranks=ranks).ok()
+    resume = f"train.resume={first.folder / 'checkpoints' / 'step-000002'}"
+    second = run_trial("second", *same_run, resume, *after, ranks=others, extra={"TEST_FAULT": "saves_first:0"}).ok()
+    same(tensors(first, 2), tensors(second, 2))
+    assert [row["step"] for row in second.metrics] == [3]
+    assert second.losses == pytest.approx(first.losses[2:], rel=2e-3)
+    assert second.metrics[0]["lr"] == first.metrics[2]["lr"]
+
+
+@pytest.mark.parametrize(("before", "ranks", "after", "others"), MOVES, ids=str)
+def test_the_state_arrives_on_other_ranks_and_stages(
+    run_trial: RunTrial, before: Any, ranks: int, after: Any, others: int
+) -> None:
+    arrives(run_trial, before, ranks, after, others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "ranks", "after", "others"), MOVES_TOO, ids=str)
+def test_so_it_does_everywhere(run_trial: RunTrial, before: Any, ranks: int, after: Any, others: int) -> None:
+    arrives(run_trial, before, ranks, after, others)
