@@ -6,6 +6,7 @@ payload, which may be split into a first, middle and last part. Each payload is 
 
 import json
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -77,3 +78,11 @@ def read_offline(path: Path) -> OfflineRun:
 
 def items(told: Any) -> dict[str, Any]:
     return {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in told}
+
+
+def once_closed(path: Path) -> OfflineRun:
+    """wandb's own process closes the file a moment after ``finish``, at the latest when this process ends."""
+    until = time.monotonic() + 10
+    while (run := read_offline(path)).exit_code is None and time.monotonic() < until:
+        time.sleep(0.02)
+    return run

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from offline_file import read_offline
+from offline_file import once_closed
 
 from glmexp.config import compose
 from glmexp.track import RunInfo, tracker_for
@@ -41,7 +41,7 @@ def test_wandb_sessions_bear_one_id(tmp_path: Path) -> None:
     first, second = sorted(tmp_path.glob("wandb/offline-run-*"))
     assert first.name.endswith(f"-{identity}")
     assert second.name.endswith(f"-{identity}")
-    steps = [[row["_step"] for row in read_offline(next(path.glob("*.wandb"))).history] for path in (first, second)]
+    steps = [[row["_step"] for row in once_closed(next(path.glob("*.wandb"))).history] for path in (first, second)]
     assert steps == [list(OLDER), list(NEWER)]
 
 

@@ -5,11 +5,10 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
-from offline_file import OfflineRun, read_offline
+from offline_file import OfflineRun, once_closed, read_offline
 
 from glmexp.config import UserError, compose
 from glmexp.config.choices import TrackerMode, TrackerName
@@ -45,14 +44,6 @@ def record(folder: Path, *overrides: str, state: str = "complete", **more: str) 
     (path,) = folder.rglob("*.wandb")
     assert tracker.where == str(path.parent)
     return once_closed(path), told
-
-
-def once_closed(path: Path) -> OfflineRun:
-    """wandb's own process closes the file a moment after ``finish``, at the latest when this process ends."""
-    until = time.monotonic() + 10
-    while (run := read_offline(path)).exit_code is None and time.monotonic() < until:
-        time.sleep(0.02)
-    return run
 
 
 def test_offline_run_is_read_back(tmp_path: Path) -> None:
