@@ -217,6 +217,7 @@ NEEDS = {
     "offload=zenflow": ["batch.accumulation=4"],
     "kernels=deepcompile": ["zero=stage3"],
     "comm=ulysses": ["zero=stage3"],
+    "data=hub": ["data.path=owner/name"],
 }
 """Option -> what else must be chosen with it."""
 
