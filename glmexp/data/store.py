@@ -27,6 +27,8 @@ TOKENS = "tokens"
 VALIDATION = "validation"
 COUNTS = "counts.json"
 QUESTIONS = "questions.jsonl"
+SOURCES_SHOWN = 20
+"""Files of which it is told what became of their samples."""
 IGNORED = -100
 """Label of a position that is not learnt (PyTorch's ``ignore_index``)."""
 
@@ -75,6 +77,17 @@ class Counts:
         if self.bad:
             text += f", {self.bad} bad and skipped"
         return text
+
+
+    def details(self) -> list[str]:
+        """How the files were read, and of several what became of each: a line each, for so many as a screen takes."""
+        shown = [
+            f"{tally['source']}: {tally['read']} read"
+            + "".join(f", {tally[fate]} {fate}" for fate in ("cut", "dropped", "bad") if tally[fate])
+            for tally in self.sources
+        ]
+        more = [f"and {len(shown) - SOURCES_SHOWN} files more"] if len(shown) > SOURCES_SHOWN else []
+        return [*self.notes, *shown[:SOURCES_SHOWN], *more]
 
 
 @dataclass(frozen=True)
