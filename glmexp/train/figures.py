@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 import resource
 import statistics
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +17,7 @@ import torch.distributed as dist
 
 from glmexp.train.device import GIB, all_reduced
 from glmexp.train.ranks import Ranks
+from glmexp.trial.record import STEP_FIGURES
 
 SETTLING_STEPS = 3
 """Steps of a training run left out of its speed: allocators, autotuning and ZeRO-3's trace settle in them."""
@@ -40,13 +43,33 @@ class StepFigures:
     peak_allocated_gib: float | None
     """Most GPU memory that PyTorch had allocated so far, on the fullest rank; None on the CPU."""
     step_seconds: float
+    """Of the slowest rank; so are the four below, which together may take a little more."""
+    data_seconds: float | None = None
+    """Waiting for the samples."""
+    forward_seconds: float | None = None
+    backward_seconds: float | None = None
+    update_seconds: float | None = None
+    """The optimizer step, and the communication before and after it."""
+    padded_tokens: int | None = None
+    """Input tokens with padding, over all ranks."""
+    padded_tokens_per_second: float | None = None
+    tflops_per_second: float | None = None
+    """Model FLOPs (``glmexp.train.flops``) a rank and second, in 1e12, without padding and recomputation."""
+    mfu: float | None = None
+    """That over what the device can compute at most (``glmexp.train.peaks``); None where one of them is not known."""
 
 
 class MetricsFile:
-    """``metrics.jsonl``; ranks other than 0 write nothing."""
+    """``metrics.jsonl``; ranks other than 0 write nothing.
 
-    def __init__(self, path: Path, rank: int) -> None:
-        self._handle = path.open("w", encoding="utf-8") if rank == 0 else None
+    Args:
+        kept: the lines up to this step that are there stay: those of the run that goes on here.
+    """
+
+    def __init__(self, path: Path, rank: int, kept: int = 0) -> None:
+        if rank == 0:
+            cut_back(path, kept)
+        self._handle = path.open("a", encoding="utf-8") if rank == 0 else None
 
     def append(self, figures: StepFigures) -> None:
         """One whole line at once, so that a reader never sees half of it. Infinity and NaN, which JSON lacks, become null."""
@@ -60,6 +83,22 @@ class MetricsFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._handle is not None:
             self._handle.close()
+
+
+def cut_back(path: Path, step: int) -> None:
+    """Takes the lines after ``step`` off a file of one JSON object a line, each with its ``step``, and a torn last one."""
+    if not path.exists():
+        return
+    whole = 0
+    with path.open("rb") as handle:
+        for line in handle:
+            try:
+                if not line.endswith(b"\n") or json.loads(line)["step"] > step:
+                    break
+            except (ValueError, KeyError, TypeError):
+                break
+            whole += len(line)
+    os.truncate(path, whole)
 
 
 def finite(value: Any) -> Any:
@@ -84,14 +123,26 @@ def host_peak_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
 
 
+def median(values: Sequence[float | None]) -> float | None:
+    """Of the values that were measured; None if none was."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
 def run_figures(
-    steps: list[StepFigures], settling: int, samples_a_step: int, ranks: Ranks, device: torch.device
+    steps: list[StepFigures],
+    settling: int,
+    samples_a_step: int,
+    ranks: Ranks,
+    device: torch.device,
+    peak_tflops: float | None,
 ) -> dict[str, Any]:
     """The ``metrics`` of ``result.json``; called by all ranks together. A figure not measured is None.
 
     Args:
         steps: what counts, so without a warm-up.
         settling: the first of them that do not count for the speed.
+        peak_tflops: what one device can compute at most, which ``mfu`` was reckoned with.
     """
     node = ranks.rank // ranks.local_world_size
     hosts = [0.0] * (ranks.world_size // ranks.local_world_size)
@@ -103,14 +154,12 @@ def run_figures(
     # A skipped step does no update, so it would flatter the speed.
     settled = [line for line in steps[min(settling, len(steps) // 2) :] if not line.skipped] or steps
     clocked = [line.step_seconds for line in settled]
-    seconds = statistics.median(clocked) if clocked else None
-    speed = statistics.median(line.tokens_per_second for line in settled) if settled else None
+    seconds = median(clocked)
     return {
-        "tokens_per_second": speed,
+        **{name: median([getattr(line, name) for line in settled]) for name in STEP_FIGURES},
         "samples_per_second": samples_a_step / seconds if seconds else None,
-        "step_seconds": seconds,
         "step_seconds_spread": max(clocked) - min(clocked) if clocked else None,
-        "mfu": None,
+        "peak_tflops_per_second": peak_tflops,
         "peak_allocated_gib": steps[-1].peak_allocated_gib if steps else None,
         "peak_reserved_gib": reserved,
         "host_peak_gib": max(hosts),

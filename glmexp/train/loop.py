@@ -1,9 +1,11 @@
 """The training loop: batch, forward, backward, step, measure."""
 
+import hashlib
 import logging
 import time
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -13,11 +15,16 @@ from glmexp.config.choices import Task
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.data import Batch
+from glmexp.train.clock import Activity, StepClock
 from glmexp.train.device import all_reduced, synchronize
 from glmexp.train.engine import gradient_norm, loss_scale, zero_stage
 from glmexp.train.failure import Where
 from glmexp.train.figures import MetricsFile, StepFigures, finite, peak_allocated_gib, reset_peak
+from glmexp.train.flops import model_flops
 from glmexp.train.loss import loss_sum, target_count
+from glmexp.train.pause import Pause
+from glmexp.train.peaks import peak_tflops
+from glmexp.train.requests import EndRequests
 from glmexp.train.sequence_parallel import Part, part_of
 from glmexp.train.skips import Skips
 from glmexp.trial.record import Phase, RankWriter
@@ -28,6 +35,17 @@ FLOOR_REACHED = "Current loss scale already at minimum"
 """Beginning of what DeepSpeed's DynamicLossScaler raises (deepspeed/runtime/fp16/loss_scaler.py)."""
 
 
+class Content(NamedTuple):
+    """What a global batch holds, over all ranks."""
+
+    targets: int
+    tokens: int
+    """Without padding."""
+    padded_tokens: int
+    tflops: float | None
+    """Model FLOPs of the step in 1e12; None where they are not known."""
+
+
 class Loop:
     """Runs optimizer steps on a DeepSpeed engine.
 
@@ -36,7 +54,9 @@ class Loop:
     ranks. A mean of means would weigh a token by the company it is in. Ranks that share a sample sum over their own columns.
     """
 
-    def __init__(self, engine: DeepSpeedEngine, config: Config, steps: int, writer: RankWriter, where: Where) -> None:
+    def __init__(
+        self, engine: DeepSpeedEngine, config: Config, steps: int, writer: RankWriter, where: Where, requests: EndRequests
+    ) -> None:
         self.engine = engine
         self.config = config
         self.steps = steps
@@ -47,34 +67,58 @@ class Loop:
         self.sharing = sequence_parallel_size(config)
         self.place = dist.get_rank() % self.sharing
         self.skips = Skips(config)
+        self.requests = requests
+        self.asked_to_end = False
         self.measuring = config.task is Task.measure
         self.warmup_steps = config.measure.warmup_steps if self.measuring else 0
         self.lines: list[StepFigures] = []
+        self.clock = StepClock(self.device)
+        self.flops = model_flops(engine.module)
+        self.peak_tflops = peak_tflops(self.device, config.precision)
 
-    def run(self, batches: Iterator[list[Batch]], metrics: MetricsFile) -> list[StepFigures]:
+    def run(
+        self, batches: Iterator[list[Batch]], metrics: MetricsFile, first_step: int = 1, pause: Pause | None = None
+    ) -> list[StepFigures]:
         """One optimizer step for each list of micro batches; returns those that count, which a warm-up does not.
+
+        Args:
+            first_step: the step of the first list.
+            pause: what is done after each step, once it is recorded; may end the run.
 
         Raises:
             DivergedError: the loss is not finite, or skipping steps leads nowhere. The weights of the last applied step stand.
         """
         self.engine.train()
-        for step in range(1, self.steps + 1):
+        for step in range(first_step, self.steps + 1):
             self.where.step = step
+            self.draw_anew(step)
             if self.measuring:
                 self.meet(step)
             started = time.perf_counter()
+            self.enter(Activity.data)
             parts = [part_of(batch, self.sharing, self.place) for batch in next(batches)]
             scale, lr = loss_scale(self.engine), float(self.engine.get_lr()[0])
-            targets, tokens = self.count(parts)
-            loss = self.accumulate(parts, targets)
+            content = self.count(parts)
+            loss = self.accumulate(parts, content.targets)
             self.skips.refuse_loss(step, loss, scale)
             grad_norm, skipped = self.update(step, scale)
+            self.clock.enter(None)  # what fails while the device is waited for is still of the update
             synchronize(self.device)
-            seconds, peak = self.slowest_and_fullest(time.perf_counter() - started)
+            self.where.activity = None
+            spent, seconds, peak = self.slowest_and_fullest(time.perf_counter() - started)
+            tokens = content.tokens
             line = StepFigures(step, loss, lr, grad_norm, skipped, scale, tokens, tokens / seconds, peak, seconds)
+            line = self.with_efficiency(line, content, spent)
             self.record(line, metrics)
             self.skips.record(step, skipped, scale, loss_scale(self.engine))
+            if pause is not None and pause.after(step, self.skips, self.asked_to_end):
+                break
         return self.lines[self.warmup_steps :]
+
+    def draw_anew(self, step: int) -> None:
+        """Seeds dropout with the step and the rank, so that a run that goes on here draws what it would have drawn."""
+        seed = hashlib.sha256(f"{self.config.train.seed}:{step}:{dist.get_rank()}".encode()).digest()
+        torch.manual_seed(int.from_bytes(seed[:8], "little", signed=True))
 
     def meet(self, step: int) -> None:
         """Lets a measured step begin on all ranks at once: what one of them does between two steps is no other's waiting."""
@@ -91,14 +135,24 @@ class Loop:
             LOGGER.info("warm-up: steps of %s s%s", seconds, memory)
         reset_peak(self.device)
 
-    def count(self, parts: list[Part]) -> tuple[int, int]:
-        """(target tokens, input tokens without padding) of the global batch."""
-        targets = sum(target_count(part.targets) for part in parts)
-        tokens = sum(part.tokens for part in parts)
-        targets, tokens = (int(total) for total in all_reduced([float(targets), float(tokens)], self.device))
+    def enter(self, activity: Activity) -> None:
+        """From here on the time of the step, and a message of a failure, are of this activity."""
+        self.where.activity = activity.value
+        self.clock.enter(activity)
+
+    def count(self, parts: list[Part]) -> Content:
+        """What the global batch holds. Ranks that share samples share their FLOPs, too."""
+        flops = sum(self.flops.of(part.lengths) for part in parts) / self.sharing if self.flops else 0.0
+        counted = [
+            sum(target_count(part.targets) for part in parts),
+            sum(part.tokens for part in parts),
+            sum(part.input_ids.numel() for part in parts),
+            flops / 1e12,
+        ]
+        targets, tokens, padded_tokens, tflops = all_reduced([float(number) for number in counted], self.device)
         if targets == 0:
             raise ValueError("a global batch without any target token: the data side drops such samples")
-        return targets, tokens
+        return Content(int(targets), int(tokens), int(padded_tokens), tflops if self.flops else None)
 
     def accumulate(self, parts: list[Part], targets: int) -> float:
         """Forward and backward of every micro batch; returns the loss of the global batch.
@@ -109,12 +163,15 @@ class Loop:
         factor = len(parts) * self.world_size / targets
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for number, part in enumerate(parts, start=1):
-            self.where.length = part.length
+            self.where.micro, self.where.length = len(part.input_ids), part.length
+            self.enter(Activity.forward)
             loss = self.forward(part.to(self.device))
+            self.enter(Activity.backward)
             self.engine.backward(loss * factor)
             total += loss.detach()
             if number < len(parts):
                 self.engine.step()
+        self.enter(Activity.update)
         return all_reduced([float(total)], self.device)[0] / targets
 
     def forward(self, part: Part) -> torch.Tensor:
@@ -152,12 +209,31 @@ class Loop:
         self.engine.global_steps += 1
         self.engine.micro_steps += 1  # what engine.step() counts the accumulation by
 
-    def slowest_and_fullest(self, seconds: float) -> tuple[float, float | None]:
-        """(seconds of the slowest rank, peak GiB of the fullest); None on the CPU."""
+    def slowest_and_fullest(self, seconds: float) -> tuple[dict[Activity, float], float, float | None]:
+        """(seconds of each activity and of the whole step on the slowest rank, peak GiB of the fullest); None on the CPU."""
         peak = peak_allocated_gib(self.device)
         self.where.peak_allocated_gib = peak
-        seconds, fullest = all_reduced([seconds, peak or 0.0], self.device, dist.ReduceOp.MAX)
-        return seconds, None if peak is None else fullest
+        spent = self.clock.split()
+        asked = float(self.requests.received is not None)  # one collective a step for all that has to be agreed upon
+        told = all_reduced([*spent.values(), seconds, peak or 0.0, asked], self.device, dist.ReduceOp.MAX)
+        *slowest, seconds, fullest, asked = told
+        self.asked_to_end = bool(asked)
+        return dict(zip(spent, slowest, strict=True)), seconds, None if peak is None else fullest
+
+    def with_efficiency(self, line: StepFigures, content: Content, spent: dict[Activity, float]) -> StepFigures:
+        """``line`` with where its time went and how much of what the devices can compute was of use."""
+        tflops = None if content.tflops is None else content.tflops / line.step_seconds / self.world_size
+        return replace(
+            line,
+            padded_tokens=content.padded_tokens,
+            padded_tokens_per_second=content.padded_tokens / line.step_seconds,
+            tflops_per_second=tflops,
+            mfu=None if tflops is None or self.peak_tflops is None else tflops / self.peak_tflops,
+            data_seconds=spent[Activity.data],
+            forward_seconds=spent[Activity.forward],
+            backward_seconds=spent[Activity.backward],
+            update_seconds=spent[Activity.update],
+        )
 
     def record(self, line: StepFigures, metrics: MetricsFile) -> None:
         """A line of ``metrics.jsonl``, which holds no warm-up, and the progress of this rank."""

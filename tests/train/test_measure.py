@@ -109,11 +109,14 @@ def test_the_peak_begins_anew_between_warm_up_and_measurement(monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: events.append("synchronize"))
     monkeypatch.setattr(loop.dist, "get_world_size", lambda: 1)
     monkeypatch.setattr(loop.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(loop, "StepClock", lambda device: SimpleNamespace(enter=lambda activity: None))
     for name, does in {
-        "count": lambda self, parts: events.append(f"step {self.where.step}") or (1, 1),
+        "count": lambda self, parts: events.append(f"step {self.where.step}") or loop.Content(1, 1, 1, None),
         "accumulate": lambda self, parts, targets: 1.0,
         "update": lambda self, step, scale: (1.0, False),
-        "slowest_and_fullest": lambda self, seconds: (1.0, 2.0),
+        "slowest_and_fullest": lambda self, seconds: (dict.fromkeys(loop.Activity, 0.0), 1.0, 2.0),
+        "enter": lambda self, activity: None,
         "record": lambda self, line, metrics: self.lines.append(line),
     }.items():
         monkeypatch.setattr(loop.Loop, name, does)
@@ -121,9 +124,13 @@ def test_the_peak_begins_anew_between_warm_up_and_measurement(monkeypatch: pytes
         events.clear()
         config = compose(["task=measure", f"measure.warmup_steps={warmup_steps}"]).config
         engine = SimpleNamespace(
-            train=lambda: None, get_lr=lambda: [0.0], fp16_enabled=lambda: False, device=torch.device("cuda")
+            train=lambda: None,
+            get_lr=lambda: [0.0],
+            fp16_enabled=lambda: False,
+            device=torch.device("cuda"),
+            module=torch.nn.Linear(1, 1),
         )
-        lines = loop.Loop(engine, config, len(wanted) - 1, None, SimpleNamespace(step=0)).run(iter([[]] * 9), None)
+        lines = loop.Loop(engine, config, len(wanted) - 1, None, SimpleNamespace(step=0), None).run(iter([[]] * 9), None)
         assert [event for event in events if event != "synchronize"] == wanted
         assert events[events.index("reset cuda") - 1] == "synchronize"
         assert [line.step for line in lines] == [len(wanted) - 1]

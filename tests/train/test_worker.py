@@ -134,7 +134,16 @@ def test_steps_follow_from_the_epochs(run_trial: RunTrial) -> None:
 @pytest.mark.parametrize(
     ("fault", "state", "words"),
     [
-        ("gpu_memory:2:1", State.oom, ["training, step 2", "batch.micro=2", "activation=checkpoint", "data.max_length"]),
+        (
+            "gpu_memory:2:1",
+            State.oom,
+            [
+                "training, step 2, forward pass",
+                "batch.micro=2",
+                "tokens a sample",
+                "try zero=stage3, offload=cpu, batch.micro=1",
+            ],
+        ),
         ("host_memory:2:1", State.oom_host, ["training, step 2", "launch.ranks"]),
         ("bug:2:1", State.failed, ["ValueError: a shape is wrong", "step 2"]),
     ],
