@@ -16,6 +16,8 @@ HOST_MEMORY = ("DefaultCPUAllocator", "Cannot allocate memory", "std::bad_alloc"
 
 ACTIVITIES = {"forward": "forward pass", "backward": "backward pass", "update": "optimizer step"}
 """What a step is at, as a message calls it."""
+EVALUATION, SAVING = "evaluation", "saving a checkpoint"
+"""What is done between two steps."""
 MOST_MOVES = 5
 """Things to try that a message names."""
 
@@ -40,7 +42,7 @@ class Where:
     step: int = 0
     """Optimizer step, from 1; 0 before the first."""
     activity: str | None = None
-    """What the step is at: data, forward, backward or update (``glmexp.train.clock``); None between two steps."""
+    """What the step is at: data, forward, backward or update (``glmexp.train.clock``), or what is done after it."""
     micro: int = 0
     """Samples in the micro batch at hand; 0 before the first."""
     length: int = 0
@@ -78,9 +80,11 @@ def _first_line(text: str) -> str:
 
 
 def _place(where: Where) -> str:
-    """``loading``, ``training, step 1, first forward pass`` or ``training, step 7, optimizer step``."""
+    """``loading``, ``training, step 1, first forward pass`` or ``evaluation after step 7``."""
     if where.phase is not Phase.training or not where.step:
         return where.phase.value
+    if where.activity in (EVALUATION, SAVING):
+        return f"{where.activity} after step {where.step}"
     doing = ACTIVITIES.get(where.activity or "")
     first = "first " if where.step == 1 else ""
     return f"training, step {where.step}" + (f", {first}{doing}" if doing else "")
@@ -96,14 +100,16 @@ def _out_of_gpu_memory(error: BaseException, config: Config | None, where: Where
     lines = [f"out of GPU memory ({_place(where)}): {_first_line(str(error))}"]
     if config is None:
         return lines[0]
-    facts = []
-    if where.micro and where.phase is Phase.training:
+    facts, holds = [], _fills_memory(where)
+    if holds is Holds.answers:
+        facts.append(f"eval.micro={config.eval.micro or config.batch.micro}")
+    elif where.micro and where.phase is Phase.training and where.activity != SAVING:
         facts += [f"batch.micro={where.micro}", f"{where.length} tokens a sample"]
     if where.peak_allocated_gib is not None:
         facts.append(f"peak {where.peak_allocated_gib:.2f} GiB")
     if facts:
         lines.append(", ".join(facts))
-    moves = less_gpu_memory(config, where.world_size, _fills_memory(where))
+    moves = less_gpu_memory(config, where.world_size, holds)
     return "\n".join([*lines, "try " + ", ".join(moves[:MOST_MOVES])])
 
 
@@ -111,7 +117,9 @@ def _fills_memory(where: Where) -> Holds:
     """What the run was at when there was no room left; by the update the activations are freed already."""
     if where.phase in (Phase.starting, Phase.loading):
         return Holds.weights
-    if where.phase is not Phase.training or where.activity == "update" or not where.step:
+    if where.phase is Phase.evaluating or where.activity == EVALUATION:
+        return Holds.answers
+    if where.phase is not Phase.training or where.activity in ("update", SAVING) or not where.step:
         return Holds.states
     return Holds.activations
 

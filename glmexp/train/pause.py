@@ -7,7 +7,7 @@ from deepspeed import DeepSpeedEngine
 
 from glmexp.config.schema import Config
 from glmexp.train.checkpoint import Checkpoints
-from glmexp.train.failure import EndedOnRequestError
+from glmexp.train.failure import EVALUATION, SAVING, EndedOnRequestError, Where
 from glmexp.train.requests import EndRequests
 from glmexp.train.skips import Skips
 from glmexp.train.validation import Validation
@@ -27,6 +27,7 @@ class Pause:
         checkpoints: Checkpoints,
         requests: EndRequests,
         writer: RankWriter,
+        where: Where,
         validation: Validation | None = None,
     ) -> None:
         self.engine = engine
@@ -34,6 +35,7 @@ class Pause:
         self.checkpoints = checkpoints
         self.requests = requests
         self.writer = writer
+        self.where = where
         self.validation = validation
 
     def after(self, step: int, skips: Skips, asked: bool) -> bool:
@@ -51,6 +53,7 @@ class Pause:
             early = self.evaluate(self.validation, step, skips)
         due = (every is not None and step % every == 0) or stop or asked
         if due and self.checkpoints.newest != saved.tag(step):
+            self.where.activity = SAVING
             self.checkpoints.save(self.engine, step, skips)
         if asked:
             raise EndedOnRequestError(self.farewell())
@@ -73,7 +76,9 @@ class Pause:
     def evaluate(self, validation: Validation, step: int, skips: Skips) -> bool:
         """Evaluates, keeps the weights if they are the best so far, and tells whether the run ends because they no longer get
         better."""
+        self.where.activity = EVALUATION
         if validation.evaluate(step) and validation.best is not None:
+            self.where.activity = SAVING
             self.checkpoints.keep_best(self.engine, step, skips, validation.best.value)
         reason = validation.in_vain() if step < self.checkpoints.steps else None
         if reason is not None:

@@ -65,6 +65,7 @@ class Run:
         steps = stream.steps
         checkpoints = Checkpoints(self.folder, self.config, steps, batch.total, self.ranks, self.writer)
         resumed = checkpoints.choose()
+        checkpoints.check_room()
         done = resumed.saved.step if resumed else 0
         engine = self.build(steps, batch.micro)
         if stream.order.packed:
@@ -109,6 +110,8 @@ class Run:
         self.tell_data(samples.counts)
         if validation is not None:
             self.tell(f"validation data: {validation.counts.describe()}")
+            for line in validation.counts.details():
+                self.tell(f"validation data: {line}")
         self.writer.progress(Phase.loading)
         return samples
 
@@ -126,6 +129,8 @@ class Run:
         LOGGER.info("data: %s", counts.describe())
         lost = bool(counts.cut or counts.dropped or counts.bad)
         self.writer.note(f"data: {counts.describe()}", warning=lost)
+        for line in counts.details():
+            self.tell(f"data: {line}")
         if counts.first_bad:
             LOGGER.warning("bad lines: %s", "; ".join(counts.first_bad))
 
@@ -206,7 +211,7 @@ class Run:
         pause = None
         if not self.measuring:
             validation = validation_of(engine, self.tokenizer, self.config, steps, done, self.folder, self.writer)
-            pause = Pause(engine, self.config, checkpoints, requests, self.writer, validation)
+            pause = Pause(engine, self.config, checkpoints, requests, self.writer, self.where, validation)
         with requests, self.phase(Phase.training, steps), MetricsFile(self.folder / METRICS, self.ranks.rank, kept) as metrics:
             if self.ranks.rank == 0:
                 self.writer.resume(done)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from glmexp.config import UserError, compose
-from glmexp.train.failure import DivergedError, Where, describe
+from glmexp.train.failure import EVALUATION, SAVING, DivergedError, Where, describe
 from glmexp.trial.record import Phase, State
 
 CUDA = "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"
@@ -75,6 +75,18 @@ def test_out_of_memory_names_what_is_left_to_try() -> None:
             Where(Phase.training, 1, "update", 4, 512),
             "training, step 1, first optimizer step",
             "batch.micro=4, 512 tokens a sample, peak 9.00 GiB",
+            "offload=cpu, method=lora",
+        ),
+        (
+            Where(Phase.training, 7, EVALUATION, 4, 96, world_size=2),
+            "evaluation after step 7",
+            "eval.micro=4, peak 9.00 GiB",
+            "zero=stage3, zero=stage3 offload=cpu_all, eval.micro=2, a smaller eval.max_new_tokens (now 128)",
+        ),
+        (
+            Where(Phase.training, 7, SAVING, 4, 96),
+            "saving a checkpoint after step 7",
+            "peak 9.00 GiB",
             "offload=cpu, method=lora",
         ),
         (Where(Phase.saving, 9, None, 4, 512), "saving", "peak 9.00 GiB", "offload=cpu, method=lora"),
