@@ -7,11 +7,13 @@ from typing import Any
 
 from rich.text import Text
 
+from glmexp.config.checkpoint import resume_path, resumes_itself
 from glmexp.config.choices import Dtype, OffloadDevice, Task
 from glmexp.config.memory import less_gpu_memory
 from glmexp.config.schema import Config
 from glmexp.trial.evaluations import shown
 from glmexp.trial.record import LOG, State
+from glmexp.trial.saved import Saved, checkpoints
 
 STYLES = {State.complete: "bold green", State.skipped: "bold yellow", State.interrupted: "bold yellow"}
 MOST_PERCENT = 1000
@@ -30,11 +32,16 @@ def closing(result: Mapping[str, Any], folder: Path, config: Config | None = Non
     reason = printable(result.get("reason") or "")
     # A rank that knows what went wrong ends its reason with what to try, which is closer to the case than what stands here.
     advised = reason.rpartition("\n")[2].startswith(("try ", "ways out"))
-    advice = None if advised else next_move(state, folder, config, int(result.get("world_size") or 1))
+    moves = [None if advised else next_move(state, folder, config, int(result.get("world_size") or 1))]
+    saved = checkpoints(folder)
+    if saved:
+        moves.append(how_it_goes_on(state, saved[-1], folder, config))
+    advice = "\n".join(move for move in moves if move) or None
     rows: list[tuple[str, str | None]] = [("reason", reason)]
     rows += measured(result.get("metrics") or {}, config)
-    rows += [("weights", str(folder / "export") if (folder / "export").is_dir() else None), ("folder", str(folder))]
-    rows += [("tracked", tracked), ("next", advice)]
+    rows += [("weights", str(folder / "export") if (folder / "export").is_dir() else None)]
+    rows += [("saved", f"{saved[-1].path}{f' and {len(saved) - 1} older' if saved[1:] else ''}" if saved else None)]
+    rows += [("folder", str(folder)), ("tracked", tracked), ("next", advice)]
     text = Text()
     text.append(f"{'state':<9}").append(state.value, style=STYLES.get(state, "bold red"))
     for name, value in rows:
@@ -110,6 +117,24 @@ def next_move(state: State, folder: Path, config: Config | None = None, world_si
     if state in (State.failed, State.killed):
         return f"read the end of {folder / LOG}"
     return None
+
+
+def how_it_goes_on(state: State, newest: Saved, folder: Path, config: Config | None) -> str | None:
+    """How a run that did not come to its end goes on from its newest checkpoint."""
+    if config is None or (state is State.complete and newest.step != config.train.stop_after):
+        return None
+    if state is State.complete and config.train.stop_after == config.train.max_steps:
+        return None
+    where = f"from step {newest.step}"
+    if state in (State.oom, State.oom_host, State.diverged):  # other settings make it another run
+        return f"with train.resume={folder} the new run begins {where}"
+    if resume_path(config) is not None:
+        return f"the same command with train.resume={folder} goes on {where}, in a new run"
+    changes = [
+        *(["without train.stop_after"] if state is State.complete else []),
+        *([] if resumes_itself(config) else ["with train.resume=auto"]),
+    ]
+    return " ".join(["the same command", *([" and ".join(changes)] if changes else []), "goes on", where])
 
 
 def slower(config: Config | None) -> str:

@@ -195,7 +195,8 @@ class _Bars:
     def enter(self, phase: Phase, total: int | None) -> None:
         self.end()
         if phase in self._tasks:  # one bar a phase, also if a rank comes back to it
-            self._progress.reset(self._tasks[phase], total=total)
+            if phase is not Phase.training:  # which goes on after a checkpoint
+                self._progress.reset(self._tasks[phase], total=total)
         else:
             self._tasks[phase] = self._progress.add_task(TITLES[phase], total=total, count="")
         self._task = self._tasks[phase]
@@ -227,7 +228,10 @@ class _Bars:
 
 
 class _Lines:
-    """A line when a phase begins, then one every few seconds, and one for the first and the last step."""
+    """A line when a phase begins, then one every few seconds, and one for the first and the last step.
+
+    Checkpoints interrupt the training again and again: what comes back soon after is not told anew.
+    """
 
     def __init__(self, write: Callable[[str], None], every_seconds: float, clock: Callable[[], float]) -> None:
         self._write = write
@@ -235,6 +239,8 @@ class _Lines:
         self._clock = clock
         self._written_at = 0.0
         self._written_done = 0
+        self._reached: dict[Phase, int] = {}
+        """Phases that have begun, with the units that were written last."""
 
     def open(self) -> None:
         """Nothing to prepare."""
@@ -246,11 +252,15 @@ class _Lines:
         """The last line of a phase is told when it is reached."""
 
     def enter(self, phase: Phase, total: int | None) -> None:
+        again = phase in self._reached
+        self._written_done = self._reached.setdefault(phase, 0) if phase is Phase.training else 0
+        if again and (phase is Phase.training or self._clock() - self._written_at < self._every_seconds):
+            return
         unit = UNITS.get(phase)
         if total == 1 and unit:
             unit = unit.removesuffix("s")
         self._write(f"{TITLES[phase]}: {total} {unit}" if total and unit else TITLES[phase])
-        self._written_at, self._written_done = self._clock(), 0
+        self._written_at = self._clock()
 
     def draw(self, phase: Phase, done: int, total: int | None, figures: str) -> None:
         if done <= self._written_done:
@@ -261,4 +271,4 @@ class _Lines:
             return
         count = f"{done}/{total}" if total else str(done)
         self._write(f"step {count}  {figures}".rstrip() if stepping else f"{TITLES[phase]}: {count}")
-        self._written_at, self._written_done = self._clock(), done
+        self._written_at, self._written_done, self._reached[phase] = self._clock(), done, done

@@ -109,3 +109,40 @@ def test_advice_after_divergence_depends_on_the_precision(tmp_path: Path) -> Non
     assert "precision=bf16" in str(next_move(State.diverged, tmp_path, half))
     assert "precision" not in str(next_move(State.diverged, tmp_path, full))
     assert f"{full.optimizer.lr:g}" in str(next_move(State.diverged, tmp_path, full))
+
+
+@pytest.mark.parametrize(
+    ("state", "overrides", "words"),
+    [
+        ("interrupted", ["checkpoint.every=2"], "the same command with train.resume=auto goes on from step 4"),
+        ("killed", ["checkpoint.every=2", "train.resume=auto"], "the same command goes on from step 4"),
+        (
+            "timeout",
+            ["train.resume=elsewhere"],
+            "the same command with train.resume={folder} goes on from step 4, in a new run",
+        ),
+        ("oom", ["checkpoint.every=2"], "with train.resume={folder} the new run begins from step 4"),
+        (
+            "complete",
+            ["train.stop_after=4", "train.resume=auto"],
+            "the same command without train.stop_after goes on from step 4",
+        ),
+    ],
+)
+def test_how_a_run_goes_on_from_its_checkpoint(tmp_path, state, overrides, words):
+    for step in (2, 4):
+        checkpoint = tmp_path / "checkpoints" / f"step-{step:06d}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "state.json").write_text(json.dumps({"step": step, "files": {}}))
+    config = compose(["model=tiny", *overrides]).config
+    lines = closing({"state": state, "metrics": {"steps": 4}}, tmp_path, config).plain.splitlines()
+    assert lines[-1].removeprefix("next").strip() == words.format(folder=tmp_path)
+    assert any(line.startswith("saved") and line.endswith("step-000004 and 1 older") for line in lines)
+
+
+def test_a_run_with_all_its_steps_does_not_go_on(tmp_path):
+    checkpoint = tmp_path / "checkpoints" / "step-000004"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text(json.dumps({"step": 4, "files": {}}))
+    config = compose(["model=tiny", "checkpoint.every=2"]).config
+    assert "next" not in closing({"state": "complete", "metrics": {}}, tmp_path, config).plain
