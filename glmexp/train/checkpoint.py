@@ -26,6 +26,7 @@ from glmexp.train.checkpoint_files import OWN, Contents
 from glmexp.train.checkpoint_layout import layout, trained
 from glmexp.train.checkpoint_restore import scaler_state
 from glmexp.train.checkpoint_writer import FileWriter
+from glmexp.train.disk import check_room
 from glmexp.train.engine import zero_stage
 from glmexp.train.ranks import Ranks
 from glmexp.train.skips import Skips
@@ -83,6 +84,12 @@ class Checkpoints:
             self._warn(f"checkpoint {found.path.name} is passed over: {wrong.splitlines()[0]}")
             older = found.path
         return None
+
+    def check_room(self) -> None:
+        """Raises UserError where the disk has less room than the run will need."""
+        _, wrong = self._from_rank_0(partial(check_room, self.config, self.run, self.steps))
+        if wrong is not None:
+            raise UserError(wrong)
 
     def _candidate(self, older: Path | None) -> saved.Saved | None:
         """The checkpoint that was named, or under ``auto`` the newest whole one of this run, below ``older``."""
