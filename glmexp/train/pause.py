@@ -91,10 +91,10 @@ class Pause:
         return self.validation.metrics() if self.validation else {}
 
     def farewell(self) -> str:
-        """Why the run ends, and how it goes on."""
+        """Why the run ends, and what it leaves; how it goes on is the parent's to say, who knows how it was started."""
         number = self.requests.received
         cause = f"ended by {signal.Signals(number).name}" if number else "ended on request of another rank"
         newest = self.checkpoints.newest
         if newest is None:
             return f"{cause}; no checkpoint could be saved"
-        return f"{cause}; saved checkpoint {newest}; the same command with train.resume=auto goes on"
+        return f"{cause}; saved checkpoint {newest}"

@@ -64,7 +64,7 @@ def _stopped(evidence: Evidence) -> tuple[State, str] | None:
         return None
     # What a rank saved before it ended by itself, as it was asked to, says more than how far it had come.
     last_words = [record.error for record in evidence.records if record.outcome is State.interrupted and record.error]
-    where = last_words[0] if last_words else _progress(evidence.records)
+    where = last_words[0].rpartition("; ")[2] if last_words else _progress(evidence.records)
     if evidence.ending.hung:
         return stop, f"no progress for {evidence.hang_minutes:g} minutes (launch.hang_minutes); {where}"
     if stop is State.timeout:

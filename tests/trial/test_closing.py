@@ -1,5 +1,6 @@
 """The table at the end of a run."""
 
+import json
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -129,20 +130,20 @@ def test_advice_after_divergence_depends_on_the_precision(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_how_a_run_goes_on_from_its_checkpoint(tmp_path, state, overrides, words):
-    for step in (2, 4):
-        checkpoint = tmp_path / "checkpoints" / f"step-{step:06d}"
-        checkpoint.mkdir(parents=True)
-        (checkpoint / "state.json").write_text(json.dumps({"step": step, "files": {}}))
-    config = compose(["model=tiny", *overrides]).config
-    lines = closing({"state": state, "metrics": {"steps": 4}}, tmp_path, config).plain.splitlines()
+def test_how_a_run_goes_on_from_its_checkpoint(tmp_path: Path, state: str, overrides: list[str], words: str) -> None:
+    save_checkpoints(tmp_path, 2, 4)
+    lines = closing({"state": state, "metrics": {"steps": 4}}, tmp_path, config(*overrides)).plain.splitlines()
     assert lines[-1].removeprefix("next").strip() == words.format(folder=tmp_path)
     assert any(line.startswith("saved") and line.endswith("step-000004 and 1 older") for line in lines)
 
 
-def test_a_run_with_all_its_steps_does_not_go_on(tmp_path):
-    checkpoint = tmp_path / "checkpoints" / "step-000004"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "state.json").write_text(json.dumps({"step": 4, "files": {}}))
-    config = compose(["model=tiny", "checkpoint.every=2"]).config
-    assert "next" not in closing({"state": "complete", "metrics": {}}, tmp_path, config).plain
+def test_a_run_with_all_its_steps_does_not_go_on(tmp_path: Path) -> None:
+    save_checkpoints(tmp_path, 4)
+    assert "next" not in closing({"state": "complete", "metrics": {}}, tmp_path, config("checkpoint.every=2")).plain
+
+
+def save_checkpoints(run: Path, *steps: int) -> None:
+    for step in steps:
+        checkpoint = run / "checkpoints" / f"step-{step:06d}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "state.json").write_text(json.dumps({"step": step, "files": {}}))
