@@ -20,4 +20,4 @@ def for_task(config: Config) -> Config:
         data = replace(data, source=Source.synthetic, path=None, limit=None, packing=False, group_by_length=False)
     steps = config.measure.warmup_steps + config.measure.steps
     train = replace(config.train, max_steps=steps, save_weights=False, resume=None, stop_after=None)
-    return replace(config, data=data, train=train, checkpoint=replace(config.checkpoint, every=None))
+    return replace(config, data=data, train=train, checkpoint=replace(config.checkpoint, every=None, best=None))
