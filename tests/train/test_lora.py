@@ -54,6 +54,28 @@ def test_every_stage_equals_plain_peft(run_trial: RunTrial, plain: Plain, stage:
     assert 0 < int(trainable.replace(",", "")) < 0.05 * int(total.replace(",", ""))
 
 
+def test_dora_under_partitioned_weights_equals_plain_peft(run_trial: RunTrial, tmp_path: Path) -> None:
+    """It reads the weights of its neighbours, the base layer and the adapter, which stage 3 gathers when they are asked for."""
+    dora = [*LORA, "method.dora=true"]
+    plain = train_plainly(write_trial(tmp_path / "plain", dora))
+    released = ["zero.stage3_max_reuse_distance=0", "zero.stage3_param_persistence_threshold=0"]
+    trial = run_trial("trial", *dora, "zero=stage3", *released, "batch.micro=2", "activation=checkpoint", ranks=2).ok()
+    assert trial.losses == pytest.approx(plain.losses, abs=5e-4)
+    assert trial.norms == pytest.approx(plain.norms, rel=2e-3)
+
+
+def test_dora_and_rank_stabilisation_are_those_of_peft() -> None:
+    asked = config("method.rank=16", "method.alpha=32", "method.rslora=true", "method.dora=true")
+    adapted = apply(tiny(asked), asked.method)
+    layer = adapted.get_submodule("base_model.model.model.layers.0.self_attn.q_proj")
+    assert layer.scaling["default"] == 32 / 16**0.5
+    assert "default" in layer.lora_magnitude_vector
+    asked = config("method.rank=16", "method.alpha=32")
+    layer = apply(tiny(asked), asked.method).get_submodule("base_model.model.model.layers.0.self_attn.q_proj")
+    assert layer.scaling["default"] == 2
+    assert "default" not in layer.lora_magnitude_vector
+
+
 LOADS = """
 import json, sys
 for name in ("glmexp", "omegaconf", "hydra", "deepspeed"):

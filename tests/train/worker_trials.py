@@ -18,6 +18,7 @@ from glmexp.dsconfig import Machine, build
 from glmexp.models import build_model, load_tokenizer, locate
 from glmexp.models.method import apply
 from glmexp.models.prompts import prompts_for
+from glmexp.models.quantised import quantization
 from glmexp.train.schedule import lr_at
 from glmexp.trial.record import CONFIG, DS_CONFIG, METRICS, RankRecord, read_rank
 
@@ -126,7 +127,8 @@ def train_plainly(folder: Path) -> Plain:
     """Trains a folder's config in plain PyTorch: a global batch of 8 at once, AdamW, gradient clipping; fp32."""
     config = load(folder / CONFIG)
     tokenizer = load_tokenizer(locate(config.model), config.model.template)
-    model = build_model(config.model, torch.float32, "eager", config.train.seed, torch.device("cpu"))
+    packing = quantization(config.method, torch.float32)
+    model = build_model(config.model, torch.float32, "eager", config.train.seed, torch.device("cpu"), packing)
     vocabulary = model.config.vocab_size
     torch.manual_seed(config.train.seed)
     model = apply(model, config.method)

@@ -19,6 +19,18 @@ def test_deepcompile_needs_a_newer_pytorch(monkeypatch: pytest.MonkeyPatch) -> N
     assert list(lacking.lacking(config, Machine(1, "gpu"), [], 1)) == []
 
 
+def test_qlora_is_for_a_gpu_with_bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose(["method=qlora"]).config
+    (told,) = lacking.lacking(config, Machine(1, "cpu"), [], 1)
+    assert "method=qlora does not run on the CPU" in told
+    assert "method=lora" in told
+    monkeypatch.setattr(lacking, "find_spec", lambda name: None)
+    (told,) = lacking.lacking(config, Machine(1, "gpu"), [], 1)
+    assert "pip install 'glmexp[qlora]'" in told
+    monkeypatch.setattr(lacking, "find_spec", lambda name: object())
+    assert list(lacking.lacking(config, Machine(1, "gpu"), [], 1)) == []
+
+
 def test_int4_gradients_are_for_several_nodes() -> None:
     config = compose(["zero=stage3_zeropp"]).config
     assert len(list(lacking.lacking(config, Machine(8, "gpu"), [], 1))) == 1

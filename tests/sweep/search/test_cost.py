@@ -20,6 +20,19 @@ CHEAPER = {
     "checkpointing": ({"activation.checkpoint": True}, {"activation.checkpoint": False}),
     "lora": ({"method.name": Method.lora, "method.rank": 8}, {}),
     "smaller rank": ({"method.name": Method.lora, "method.rank": 8}, {"method.name": Method.lora, "method.rank": 64}),
+    "qlora": (
+        {"method.name": Method.qlora, "method.rank": 8, "method.double_quant": False},
+        {"method.name": Method.lora, "method.rank": 8},
+    ),
+    "quantised constants": (
+        {"method.name": Method.qlora, "method.double_quant": True},
+        {"method.name": Method.qlora, "method.double_quant": False},
+    ),
+    "freeze": ({"method.name": Method.freeze, "method.last_layers": 2}, {}),
+    "fewer layers": (
+        {"method.name": Method.freeze, "method.last_layers": 2},
+        {"method.name": Method.freeze, "method.last_layers": 4},
+    ),
     "shorter prefix": (
         {"method.name": Method.ptuning_v2, "method.prefix_length": 64},
         {"method.name": Method.ptuning_v2, "method.prefix_length": 128},

@@ -37,6 +37,10 @@ MORE = {
     "longer samples": ({"data.max_length": 128}, {"data.max_length": 256}),
     "no checkpointing": ({"activation.checkpoint": True}, {"activation.checkpoint": False}),
     "larger rank": ({"method.name": Method.lora, "method.rank": 8}, {"method.name": Method.lora, "method.rank": 16}),
+    "more layers": (
+        {"method.name": Method.freeze, "method.last_layers": 2},
+        {"method.name": Method.freeze, "method.last_layers": 4},
+    ),
     "two at once": (
         {"batch.micro": 2, "activation.checkpoint": True},
         {"batch.micro": 4, "activation.checkpoint": False},
