@@ -1,6 +1,5 @@
 """Rules about ``data``: where samples come from."""
 
-import codecs
 import re
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -71,8 +70,9 @@ def _validation(data: DataConfig) -> Iterator[str]:
 
 def _encoding(data: DataConfig) -> Iterator[str]:
     try:
-        b"".decode(str(data.encoding))
-        codecs.getincrementaldecoder(str(data.encoding))
+        b"a".decode(str(data.encoding))  # of bytes that are none of the encoding's, as of UTF-16's, it is no matter
+    except UnicodeError:
+        pass
     except LookupError:
         yield f"data.encoding={data.encoding}: Python knows no such encoding of text; use utf-8, gb18030, big5, utf-16, ..."
     if data.source is Source.hub:

@@ -71,20 +71,18 @@ class TextFile:
             yield from self._lines_of_chunks()
             return
         codec = "utf-8" if self.encoding == UTF8 else self.encoding
-        mixed = self.detected and codec == "gb18030"
+        mixed = self.detected and codec == "gb18030"  # may be, where the content told it
         with self._opened() as handle:
             for number, raw in enumerate(handle, start=1):
                 if number == 1:
                     raw = raw.removeprefix(codecs.BOM_UTF8)
-                try:
-                    text = raw.decode(codec)
-                except UnicodeError as error:
-                    yield number, self._undecodable(raw, error)
-                    continue
                 if mixed and _surely_utf8(raw):
                     yield number, self._mixture(raw)
-                else:
-                    yield number, text
+                    continue
+                try:
+                    yield number, raw.decode(codec)
+                except UnicodeError as error:
+                    yield number, self._undecodable(raw, error)
 
     def _lines_of_chunks(self) -> Iterator[tuple[int, str | SampleError]]:
         number, rest = 1, ""

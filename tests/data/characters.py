@@ -34,13 +34,13 @@ class CharacterPrompts:
         return segments
 
 
-def data_config(path: Path | str | None, **changes: Any) -> DataConfig:
+def data_config(path: Path | str | list[Path] | None, **changes: Any) -> DataConfig:
     """A data config that reads ``path``; ``columns`` may be a dict of the names that are set."""
     columns = dict.fromkeys(("prompt", "input", "response", "history", "messages", "system"))
     columns.update(changes.pop("columns", {}))
     values: dict[str, Any] = {
         "source": Source.file,
-        "path": None if path is None else str(path),
+        "path": [str(item) for item in path] if isinstance(path, list) else path and str(path),
         "columns": ColumnsConfig(**columns),
         "max_length": 512,
         "max_source_length": None,

@@ -58,6 +58,20 @@ def test_the_hash_covers_what_changes_the_outcome(tmp_path):
     assert len(seen) == 8
 
 
+def test_the_hash_covers_each_of_several_files_and_those_of_a_dataset_here(tmp_path):
+    (tmp_path / "set").mkdir()
+    paths = [tmp_path / "set" / name for name in ("a.jsonl", "b.jsonl", "dev.jsonl")]
+    for path in paths:
+        path.write_text("{}\n")
+    files = [f"data.path='{tmp_path}/set/[ab].jsonl'", f"data.eval_path={paths[2]}"]
+    dataset = ["data=hub", f"data.path={tmp_path}/set"]
+    seen = {digest(*files), digest(*dataset)}
+    for path in paths:
+        os.utime(path, ns=(1, 1))
+        seen |= {digest(*files), digest(*dataset)}
+    assert len(seen) == 8
+
+
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -1,6 +1,7 @@
 """What the task verbs need of the machine: a screen that may go away, and the files that are named."""
 
 import errno
+from importlib.util import find_spec
 from io import StringIO
 
 import pytest
@@ -73,3 +74,31 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
 
 def test_a_long_name_of_a_hub_is_left_to_the_hub():
     assert compose(["model=tiny", f"model.path={LONG}"]).config.model.path == LONG
+
+
+def checked(*overrides):
+    check_inputs(compose(["model=tiny", *overrides]).config)
+
+
+def test_each_file_and_pattern_is_looked_at(tmp_path):
+    for name in ("a.jsonl", "b.csv"):
+        (tmp_path / name).touch()
+    checked(f"data.path=[{tmp_path}/a.jsonl,'{tmp_path}/*.csv']", f"data.eval_path={tmp_path}/b.csv")
+    with pytest.raises(UserError, match=rf"^data.path={tmp_path}/c.jsonl is not there\n"):
+        checked(f"data.path=[{tmp_path}/a.jsonl,{tmp_path}/c.jsonl]")
+    with pytest.raises(UserError, match=r"^data.eval_path=.*\*.tsv matches no file\n"):
+        checked(f"data.eval_path='{tmp_path}/*.tsv'")
+    with pytest.raises(UserError, match=r"is a folder, not a file\nname the files in it"):
+        checked(f"data.eval_path={tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("package", "overrides"), [("pyarrow", ["data.path=a.parquet"]), ("datasets", ["data=hub", "data.path=owner/name"])]
+)
+def test_a_package_that_is_needed_and_absent_is_told_before_a_start(package, overrides, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.parquet").touch()
+    checked(*overrides)
+    monkeypatch.setattr("glmexp.trial.tasks.find_spec", lambda name: None if name == package else find_spec(name))
+    with pytest.raises(UserError, match=rf"^data.path=\S+: the package {package} is not installed.\n.*'glmexp\[data\]'"):
+        checked(*overrides)
