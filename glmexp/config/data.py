@@ -34,6 +34,13 @@ def contradictions(config: Config) -> Iterator[str]:
         yield from _encoding(data)
 
 
+def warnings(config: Config) -> Iterator[str]:
+    """What is likely not what was meant, one line each."""
+    both = set(map(str, named(config.data.path))) & set(map(str, named(config.data.eval_path)))
+    if both:
+        yield f"data.eval_path={min(both)} is trained on too, so that the evaluation tells nothing of other samples"
+
+
 def _no_samples_of_its_own(data: DataConfig) -> Iterator[str]:
     for name in ("path", "eval_path", "encoding"):
         value = getattr(data, name)

@@ -64,6 +64,7 @@ def warnings(config: Config, sources: Mapping[str, str] | None = None) -> list[s
         found.append(f"hardware={config.hardware.name} has no effect on a run without hardware.emulate=true")
     return [
         *found,
+        *data.warnings(config),
         *rows.warnings(config),
         *machinery.warnings(config),
         *checkpoint.warnings(config),

@@ -5,6 +5,7 @@ import pytest
 from glmexp.config import UserError, compose
 from glmexp.config.compose import absolute_paths
 from glmexp.config.data_files import files
+from glmexp.config.rules import warnings
 
 HUB = ["data=hub", "data.path=owner/name"]
 
@@ -80,3 +81,9 @@ def test_the_name_of_a_dataset_stays_and_a_folder_of_files_is_made_absolute(tmp_
 
 def test_values_that_are_no_paths_stay():
     assert absolute_paths({"data": {"path": [1, ""], "eval_path": None}})["data"] == {"path": [1, ""], "eval_path": None}
+
+
+def test_validation_on_what_is_trained_on_is_warned_of():
+    told = warnings(compose(["data.path=[a.jsonl,b.jsonl]", "data.eval_path=b.jsonl"]).config)
+    assert any("b.jsonl is trained on too" in line for line in told)
+    assert not any("trained on too" in line for line in warnings(compose(["data.eval_path=b.jsonl"]).config))

@@ -236,3 +236,45 @@ def test_limit_reads_the_head_only(write):
     path = write('{"prompt": "a", "response": "b"}\n' * 3 + "bad\n")
     assert lines(path, limit=3) == [1, 2, 3]
     refused(path, ":4:", limit=4)
+
+
+def test_the_form_of_ms_swift(write):
+    path = write([{"query": "问", "response": "答", "history": [["你好", "您好"]], "system": "短答"}])
+    assert [message["role"] for message in messages(path)[0]] == ["system", "user", "assistant", "user", "assistant"]
+    assert messages(path)[0][-2:] == [QUESTION, ANSWER]
+
+
+def test_fields_of_objects_are_named_with_a_dot(write):
+    sample = {"in": {"q": "问"}, "out": {"best": {"a": "答"}}, "a.b": "短答"}
+    columns = {"prompt": "in.q", "response": "out.best.a", "system": "a.b"}
+    assert messages(write([sample]), columns=columns) == [[{"role": "system", "content": "短答"}, QUESTION, ANSWER]]
+    path = write([sample, {"in": "问", "out": {}}])
+    refused(path, f"{path}:2:", "no column 'in.q'; found: in, out", columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        ({"messages": [QUESTION, {**ANSWER, "content": None, "tool_calls": [{}]}]}, ["message 2 has tool calls", "as text"]),
+        ({"messages": [QUESTION, {**ANSWER, "weight": 0}]}, ["message 2 has weight 0", "data.turns"]),
+        ({"messages": [QUESTION, ANSWER], "tools": [{"name": "f"}]}, ["tools beside its messages", "system message"]),
+    ],
+)
+def test_what_would_be_lost_is_told(write, sample, words):
+    path = write([sample])
+    refused(path, f"{path}:1:", *words)
+
+
+def test_null_tools_and_weights_of_one_are_nothing_lost(write):
+    turns = [{**QUESTION, "tool_calls": None}, {**ANSWER, "weight": 1}]
+    assert messages(write([{"messages": turns, "tools": []}, {"messages": turns, "tools": "[]"}])) == [[QUESTION, ANSWER]] * 2
+
+
+def test_a_long_array_is_read_a_piece_at_a_time(write, monkeypatch):
+    monkeypatch.setattr("glmexp.data.text.CHUNK", 7)  # shorter than any element, and than a character's bytes at places
+    samples = [{"prompt": "问" * number, "response": "答\\u4e00\n" * number} for number in range(1, 9)]
+    path = write(json.dumps(samples, ensure_ascii=False, indent=1))
+    assert [turns[-1]["content"] for turns in messages(path)] == [sample["response"] for sample in samples]
+    assert lines(path) == [2 + 4 * number for number in range(8)]
+    refused(write('[{"prompt": "a", "response": "b"},\n 12345678901234567890]'), ":2:", "found a number")
+    refused(write('[{"prompt": "a", "response": "b"},\n {"prompt": nul}]'), ":2:", "Expecting value")
