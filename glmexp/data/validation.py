@@ -54,7 +54,9 @@ class Tokenised:
 
     def validation(self, numbers: Sequence[int], counts: Counts, data: DataConfig, prompts: Prompts) -> Part:
         """The samples of these numbers, with what each of them asks."""
-        return Part(self.tokens.chosen(numbers), counts, self._questions(numbers, data, prompts))
+        tokens = self.tokens.chosen(numbers)
+        tokens.count_into(counts)
+        return Part(tokens, counts, self._questions(numbers, data, prompts))
 
     def _questions(self, numbers: Sequence[int], data: DataConfig, prompts: Prompts) -> Iterator[Question]:
         for number in numbers:

@@ -164,3 +164,90 @@ def test_tokens_of_another_prompt_format_are_replaced_and_an_open_view_stays(wri
     prepare(data_config(path), OtherPrompts(), 200, 1, tmp_path)
     assert Samples.open(tmp_path).sample(0)[0][0] == 7
     assert before.sample(0)[0].tolist() == [*b"abxyz", END]
+
+
+TALKS = [
+    {"prompt": chr(97 + number), "response": f"{number}", "history": [["before", "long ago"]] * (number % 2)}
+    for number in range(20)
+]
+
+
+def lines_of(samples):
+    return [samples.sample(index)[0].tolist() for index in range(len(samples))]
+
+
+def validated(path, folder, seed=1, **changes):
+    training = prepared(path, folder, seed=seed, **changes)
+    return training, Samples.open(folder, "validation")
+
+
+def test_a_share_is_held_out_at_random_by_the_seed_and_never_trained_on(write, tmp_path):
+    path = write(TALKS)
+    whole = lines_of(prepared(path, tmp_path / "whole"))
+    training, validation = validated(path, tmp_path / "a", eval_share=0.15)
+    assert (len(training), len(validation)) == (17, 3)
+    assert sorted(lines_of(training) + lines_of(validation)) == sorted(whole)
+    assert lines_of(training) == [line for line in whole if line not in lines_of(validation)]
+    assert lines_of(validation) != whole[:3]
+    again = validated(path, tmp_path / "b", eval_share=0.15)
+    assert [lines_of(part) for part in again] == [lines_of(training), lines_of(validation)]
+    other = validated(path, tmp_path / "c", seed=2, eval_share=0.15)
+    assert lines_of(other[1]) != lines_of(validation)
+    counts = training.counts
+    assert (counts.read, counts.kept, counts.held_out, counts.tokens) == (20, 17, 3, sum(map(len, lines_of(training))))
+    assert counts.describe() == "20 samples read, 17 kept, 3 held out for validation"
+    assert (validation.counts.read, validation.counts.kept) == (3, 3)
+
+
+def test_fewer_of_a_share_change_nothing_of_the_training(write, tmp_path):
+    path = write(TALKS)
+    training, validation = validated(path, tmp_path / "all", eval_share=0.25)
+    fewer_training, fewer = validated(path, tmp_path / "two", eval_share=0.25, eval_limit=2)
+    assert lines_of(fewer_training) == lines_of(training)
+    assert (len(fewer), fewer.counts.read, fewer.counts.unused) == (2, 5, 3)
+    assert all(line in lines_of(validation) for line in lines_of(fewer))
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.01, 0), (0.99, 20)])
+def test_a_share_that_leaves_nothing_on_one_side_is_refused_with_the_counts(write, tmp_path, share, held):
+    with pytest.raises(UserError) as caught:
+        prepared(write(TALKS), tmp_path, eval_share=share)
+    for words in (f"data.eval_share={share}", f"holds out {held} and leaves {20 - held}", "20 samples read, 20 kept"):
+        assert words in str(caught.value)
+    assert not (tmp_path / "tokens").exists()
+
+
+def test_a_file_of_its_own_gives_the_validation_samples(write, tmp_path):
+    own = write(TALKS[:5], "dev.jsonl")
+    training, validation = validated(write(PAIRS), tmp_path, eval_path=str(own), eval_limit=4)
+    assert (len(training), len(validation), validation.counts.read) == (3, 4, 4)
+    assert validated(write(PAIRS), tmp_path / "none")[1] is None
+    os.utime(own, (1, 1))
+    stamp = (tmp_path / "tokens").stat().st_ino
+    validated(write(PAIRS), tmp_path, eval_path=str(own), eval_limit=4)
+    assert (tmp_path / "tokens").stat().st_ino != stamp, "a validation file that has changed is read again"
+
+
+def test_a_validation_sample_knows_the_prompt_and_the_whole_answer(write, tmp_path):
+    talk = {"prompt": "why?", "response": "because", "history": [["old", "older"], ["q", "a"]], "system": "S"}
+    path = write([talk])
+    _, validation = validated(path, tmp_path / "whole", eval_path=str(path))
+    asked = validation.question(0)
+    assert asked.ids == [ord(c) for c in f"Soldolder{chr(END)}qa{chr(END)}why?"]
+    assert (asked.question, asked.reference) == ("why?", "because")
+    # What was cut from the sample is not asked either; the answer stays whole.
+    _, validation = validated(path, tmp_path / "cut", eval_path=str(path), max_length=16)
+    assert "".join(map(chr, validation.question(0).ids)) == f"Sqa{chr(END)}why?"
+    assert (validation.counts.cut, validation.counts.turns_cut) == (1, 1)
+    limits = {"max_source_length": 3, "max_target_length": 2, "turns": Turns.last}
+    _, validation = validated(path, tmp_path / "limits", eval_path=str(path), **limits)
+    assert "".join(map(chr, validation.question(0).ids)) == "Sol"
+    assert validation.question(0).reference == "because"
+
+
+def test_cut_samples_are_counted_where_they_went(write, tmp_path):
+    long = [{"prompt": "x" * 9, "response": "yy", "history": [["old", "older"]]}] * 10
+    training, validation = validated(write(long), tmp_path, eval_share=0.3, max_length=11)
+    assert (training.counts.cut, training.counts.turns_cut) == (7, 7)
+    assert (validation.counts.cut, validation.counts.turns_cut) == (3, 3)
+    assert "7 kept (7 cut, 7 oldest turns left out), 3 held out" in training.counts.describe()

@@ -1,6 +1,6 @@
 from characters import CharacterPrompts, data_config
 
-from glmexp.config.choices import OnBad, Source
+from glmexp.config.choices import OnBad, Source, Turns
 from glmexp.data.preview import render
 
 
@@ -49,3 +49,23 @@ def test_only_the_first_samples_are_shown_and_fates_are_told(write):
 
 def test_synthetic_data_has_nothing_to_read():
     assert "random token ids, 512 a sample" in render(data_config(None, source=Source.synthetic), None, None)[0]
+
+
+TALK = [{"prompt": "three", "response": "C", "history": [["one", "A"], ["two", "B"]]}]
+
+
+def spans(lines):
+    return [line.strip() for line in lines if line.startswith(("  masked", "  learnt"))]
+
+
+def test_the_answers_that_are_learnt_are_shown_each_with_its_end_token(write):
+    every = spans(show(write(TALK)))
+    assert every == ["masked | one", "learnt | A</s>", "masked | two", "learnt | B</s>", "masked | three", "learnt | C</s>"]
+    assert spans(show(write(TALK), turns=Turns.last))[-2:] == ["masked | oneA</s>twoB</s>three", "learnt | C</s>"]
+
+
+def test_turns_that_are_left_out_are_told(write):
+    lines = show(write(TALK), max_length=12)
+    assert lines[2] == "sample 1, line 1: 12 tokens, 4 learnt, the oldest 1 turn left out"
+    assert spans(lines)[0] == "masked | two"
+    assert "the oldest 2 turns left out" in show(write(TALK), max_length=7)[2]
