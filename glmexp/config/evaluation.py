@@ -32,6 +32,8 @@ def contradictions(config: Config) -> Iterator[str]:
     asked = config.eval
     if asked.temperature == 0 and asked.top_p < 1:
         yield f"eval.top_p={asked.top_p:g} has no effect with eval.temperature=0, the likeliest token; add eval.temperature=0.9"
+    if asked.micro is not None and sequence_parallel_size(config) > 1:
+        yield f"eval.micro={asked.micro} has no effect with comm=ulysses, which takes batch.micro samples; leave it out"
     if asked.generate:
         if sequence_parallel_size(config) > 1:
             yield f"eval.generate=true does not go with comm=ulysses, whose ranks share each sample; {LATER}"

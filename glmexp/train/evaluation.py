@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -21,7 +22,7 @@ from glmexp.train import scores
 from glmexp.train.device import DTYPES, all_reduced
 from glmexp.train.figures import finite
 from glmexp.train.generate import generate
-from glmexp.train.loss import loss_sum, target_count
+from glmexp.train.loss import IGNORED, loss_sum, target_count
 from glmexp.train.sequence_parallel import part_of
 from glmexp.trial.record import EVALUATIONS, PREDICTIONS
 
@@ -137,8 +138,11 @@ class Evaluator:
         group, place = divmod(self.rank, self.sharing)
         total, targets = torch.zeros((), dtype=torch.float64, device=self.device), 0
         for chosen, counts, share in self.shares(lengths, self.world_size // self.sharing, group):
-            rows = [self.samples.sample(index) for index in chosen]
-            rows = [(ids, labels if counts else labels * 0 - 100) for ids, labels in rows]
+            rows = [self.samples.sample(index) for index in chosen] if counts else []
+            # DeepSpeed's attention that is shared by ranks takes batches of one size alone.
+            missing = (self.micro if self.sharing > 1 else 1) - len(rows)
+            ids, labels = self.samples.sample(chosen[0])
+            rows += [(ids, np.full_like(labels, IGNORED))] * missing
             part = part_of(collate(rows, pad_id=0), self.sharing, place)
             targets += target_count(part.targets)
             part = part.to(self.device)

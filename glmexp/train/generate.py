@@ -1,5 +1,6 @@
 """Answers to prompts: greedy or sampled, a batch at a time, under any ZeRO stage."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -80,7 +81,7 @@ class Draw(LogitsProcessor):  # type: ignore[misc]  # transformers is not follow
         self.temperature = temperature
         self.top_p = top_p
         # On the host, where every device draws alike.
-        self.generators = [torch.Generator().manual_seed((seed << 32) + number) for number in numbers]
+        self.generators = [torch.Generator().manual_seed(_mixed(seed, number)) for number in numbers]
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """``scores`` [rows, vocabulary] with the drawn token at 0 and the others at minus infinity."""
@@ -92,6 +93,11 @@ class Draw(LogitsProcessor):  # type: ignore[misc]  # transformers is not follow
             place = torch.multinomial(kept[row], 1, generator=generator)
             drawn[row, tokens[row, place]] = 0.0
         return drawn
+
+
+def _mixed(seed: int, number: int) -> int:
+    """A seed of its own for each pair. torch's generator on the host goes by 32 bits, so these hold both numbers."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:4], "little")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from glmexp.config.checkpoint import LOSSES
 from glmexp.config.schema import Config
+from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.data import Samples
 from glmexp.models import load_tokenizer, locate
 from glmexp.train.evaluation import Evaluation, EvaluationsFile, Evaluator
@@ -61,7 +62,9 @@ def validation_of(
     generating = config.eval.generate
     if generating and tokenizer is None:
         tokenizer = load_tokenizer(locate(config.model), config.model.template)
-    micro = config.eval.micro or engine.train_micro_batch_size_per_gpu()
+    micro = engine.train_micro_batch_size_per_gpu()
+    if sequence_parallel_size(config) == 1:
+        micro = config.eval.micro or micro
     evaluator = Evaluator(engine.module, tokenizer, samples, config, micro, engine.device, folder, generating)
     return Validation(evaluator, config, steps, resumed, folder, writer)
 

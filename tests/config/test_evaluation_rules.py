@@ -19,6 +19,10 @@ VALIDATES = "data.eval_share=0.1"
             ["eval.generate=true", VALIDATES, "comm=ulysses", "zero=stage3", "kernels.attention=sdpa"],
             ["comm=ulysses", "evaluate"],
         ),
+        (
+            ["eval.micro=3", VALIDATES, "comm=ulysses", "zero=stage3", "kernels.attention=sdpa"],
+            ["eval.micro=3", "comm=ulysses"],
+        ),
         (["eval.micro=0"], ["eval.micro=0"]),
         (["eval.temperature=-1"], ["eval.temperature=-1"]),
         (["eval.metrics=rouge"], ["eval.metrics", "chatglm2_char"]),
