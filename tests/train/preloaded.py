@@ -66,6 +66,12 @@ def plant(fault: str) -> None:
         return
     if rank and rank[0] != os.environ["RANK"]:
         return
+    if kind == "old_listing":
+        from glmexp.trial import saved
+
+        folders = saved.folders
+        saved.folders = lambda run: folders(run)[:-1]
+        return
     if kind == "slow":
         import glmexp.data
 
@@ -85,6 +91,8 @@ def plant(fault: str) -> None:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
             elif kind == "host_memory":
                 raise MemoryError
+            elif kind == "sigterm":
+                os.kill(os.getpid(), signal.SIGTERM)
             elif kind == "bug":
                 raise ValueError("a shape is wrong\nand more")
         return loss
