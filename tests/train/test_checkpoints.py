@@ -46,6 +46,11 @@ EXACT_TOO = [
     ("zero=stage2", "precision=bf16", "optimizer=muon"),
     ("zero=stage3", "precision=bf16", "optimizer=muon", "zero.reduce_scatter=false", *PARTS),
     ("zero=stage0", "precision=bf16", *DROPPING, "activation=checkpoint"),
+    ("zero=stage3", "precision=bf16", *DROPPING, "method.dora=true", *PARTS),
+    ("zero=stage2", "precision=bf16", "method=freeze", "method.last_layers=1"),
+    ("zero=stage3", "precision=bf16", "method=freeze", "method.last_layers=1", *PARTS),
+    ("zero=stage2", "precision=bf16", "method=qlora"),
+    ("zero=stage3", "precision=bf16", "method=qlora", *PARTS),
 ]
 SCALED = [
     (
