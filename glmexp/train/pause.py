@@ -56,7 +56,7 @@ class Pause:
             self.where.activity = SAVING
             self.checkpoints.save(self.engine, step, skips)
         if asked:
-            raise EndedOnRequestError(self.farewell())
+            raise EndedOnRequestError(self.farewell(step))
         if stop and step < self.checkpoints.steps:
             last = self.checkpoints.steps
             line = f"ended after step {step} of {last} (train.stop_after); train.resume=auto goes on from there"
@@ -90,11 +90,12 @@ class Pause:
         """The part of the evaluations in ``result.json``."""
         return self.validation.metrics() if self.validation else {}
 
-    def farewell(self) -> str:
+    def farewell(self, step: int) -> str:
         """Why the run ends, and what it leaves; how it goes on is the parent's to say, who knows how it was started."""
         number = self.requests.received
         cause = f"ended by {signal.Signals(number).name}" if number else "ended on request of another rank"
         newest = self.checkpoints.newest
-        if newest is None:
-            return f"{cause}; no checkpoint could be saved"
-        return f"{cause}; saved checkpoint {newest}"
+        if newest == saved.tag(step):
+            return f"{cause}; saved checkpoint {newest}"
+        stands = f", and {newest} is the newest" if newest else ""
+        return f"{cause}; no checkpoint could be saved{stands}"
