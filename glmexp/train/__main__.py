@@ -36,6 +36,9 @@ def train(folder: Path, config: Config, ranks: Ranks, writer: RankWriter, where:
 def main(arguments: list[str], work: Work = train) -> NoReturn:
     """Runs one rank to its end."""
     die_with_parent()
+    # Whatever loads a file of tensors here loads nothing else; a parent has said so already.
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     if len(arguments) != 1:
         sys.exit("usage: python -m glmexp.train FOLDER")
     folder = Path(arguments[0])
