@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from glmexp.config.checkpoint import resumes_itself
 from glmexp.config.choices import Task
 from glmexp.config.errors import UserError
 from glmexp.sweep.folder import NEVER_RAN, SweepFolder, set_aside
@@ -19,6 +20,7 @@ from glmexp.trial.record import RESULT, State
 from glmexp.trial.redact import redact
 from glmexp.trial.result import Result, describe_device, read_result, times_since, versions, write_result
 from glmexp.trial.run import run_trial, write_configs
+from glmexp.trial.saved import checkpoints
 from glmexp.trial.starter import Starter
 
 
@@ -35,7 +37,9 @@ class Surroundings:
 
 
 def execute(job: Job, sweep: SweepFolder, around: Surroundings) -> Result:
-    """Runs one trial, whatever happens in it; an earlier try is kept in ``attempt<N>/``.
+    """Runs one trial, whatever happens in it.
+
+    An earlier try is kept in ``attempt<N>/``; with ``train.resume=auto`` it goes on in place, if it has saved a checkpoint.
 
     Raises:
         OSError: not even the result can be written.
@@ -44,7 +48,9 @@ def execute(job: Job, sweep: SweepFolder, around: Surroundings) -> Result:
     earlier = read_result(folder)
     if earlier is not None and earlier.state in NEVER_RAN:
         (folder / RESULT).unlink()
-    set_aside(folder)
+    going_on = resumes_itself(job.composed.config) and bool(checkpoints(folder))
+    if not going_on:
+        set_aside(folder)
     started = time.time()
     try:
         if job.composed.config.task is Task.check:
@@ -61,6 +67,7 @@ def execute(job: Job, sweep: SweepFolder, around: Surroundings) -> Result:
             signals=around.signals,
             name=job.label,
             group=sweep.name,
+            going_on=going_on,
         )
     except Exception as error:
         # One trial must not end the sweep, not even by a fault of glmexp's own.

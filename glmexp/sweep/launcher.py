@@ -9,6 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus, setup_globals
 from omegaconf import DictConfig
 
+from glmexp.config.checkpoint import saves_on_signal
 from glmexp.config.choices import Objective, Search, Task
 from glmexp.config.compose import SWEEPER, Composed, as_written
 from glmexp.config.errors import UserError
@@ -107,7 +108,7 @@ class Sweep:
         console.print(f"{verbs}: {trials}, in {self.folder.path}", markup=False)
         summary: list[str] = []
         with ExitStack() as stack:
-            signals = stack.enter_context(Signals())
+            signals = stack.enter_context(Signals(any(saves_on_signal(item.composed.config) for item in self.grid.jobs)))
             view = stack.enter_context(SweepView(console, total=self.total, slots=self.master.sweep.slots))
             self.grid.record_what_cannot_run(self.folder, lambda name, state, reason: view.finish(name, state, reason, {}))
             for line in self.cautions():
@@ -131,6 +132,10 @@ class Sweep:
         on_cpu = any(item.placement.machine.device == "cpu" and item.composed.config.task is Task.measure for item in jobs)
         if sweep.slots > 1 and on_cpu:
             found.append(f"sweep.slots={sweep.slots} on the CPU: trials share the cores, speeds are lower than of one alone")
+        saving = [item for item in jobs if item.composed.config.task is Task.train and item.composed.config.checkpoint.every]
+        if saving:
+            keep = max(item.composed.config.checkpoint.keep for item in saving)
+            found.append(f"checkpoint.every: {counted(len(saving))} with up to {keep} checkpoints each on the disk")
         if self.whole and jobs:
             searched = ["batch.micro"] if sweep.search is Search.max_batch else []
             others = not_of_this_grid(self.folder, jobs, searched)

@@ -9,6 +9,7 @@ import hashlib
 import os
 import secrets
 import select
+import signal
 import socket
 import sys
 import time
@@ -59,7 +60,20 @@ def once_a_node(work: Callable[[], int], outer: Outer | None) -> int:
 
 
 def follow(outer: Outer) -> int:
-    """Waits until the parent of this node has ended; its exit code, or 1 if it ended without telling one."""
+    """Waits until the parent of this node has ended; its exit code, or 1 if it ended without telling one.
+
+    Signals are the parent's to answer, which may save a checkpoint first: launchers send them to every process, and the first
+    that went would take the others along.
+    """
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        return _told(outer)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _told(outer: Outer) -> int:
     deadline = time.monotonic() + MEET_SECONDS
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         while True:
@@ -73,8 +87,6 @@ def follow(outer: Outer) -> int:
                 time.sleep(0.1)
         try:
             told = client.recv(1)
-        except KeyboardInterrupt:
-            return 130
         except ConnectionError:
             return 1
     return told[0] if told else 1
