@@ -87,7 +87,12 @@ RUNS: dict[str, tuple[list[str], str, bool]] = {
 ONE_GPU = [name for name in RUNS if not name.startswith("two-")]
 COLUMNS = (
     "tokens_per_second",
+    "mfu",
     "step_seconds",
+    "data_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "update_seconds",
     "peak_allocated_gib",
     "host_peak_gib",
     "loss_first",

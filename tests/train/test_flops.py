@@ -14,6 +14,7 @@ from glmexp.models import build_model
 from glmexp.models.description import describe
 from glmexp.models.initialisation import from_config
 from glmexp.models.method import apply
+from glmexp.models.quantised import quantization
 from glmexp.train.flops import ModelFlops, model_flops, visible_pairs
 
 SAMPLES, LENGTH = 2, 24
@@ -24,7 +25,8 @@ TINY_QKV = 256 * (256 + 2 * 64)
 def tuned(*overrides: str) -> nn.Module:
     config = compose(["model=tiny", "model.init=random", *overrides]).config
     torch.manual_seed(0)
-    model = build_model(config.model, torch.float32, "eager", 0, torch.device("cpu"))
+    packing = quantization(config.method, torch.float32)
+    model = build_model(config.model, torch.float32, "eager", 0, torch.device("cpu"), packing)
     return apply(model, config.method)
 
 
@@ -140,7 +142,12 @@ def test_samples_of_one_row_do_not_see_each_other() -> None:
     assert flops.of([2, 3]) == 10 * 5 + 100 * (3 + 6 + 3 * 5) + 1000 * (3 + 5 + 3 * 5) + 7
 
 
-def test_partitioned_and_packed_weights_count_whole() -> None:
+def test_weights_of_four_bits_count_as_what_they_stand_for() -> None:
+    pytest.importorskip("bitsandbytes")
+    assert model_flops(tuned("method=qlora", "method.rank=8")) == model_flops(tuned("method=lora", "method.rank=8"))
+
+
+def test_partitioned_weights_count_whole() -> None:
     model = tuned()
     whole = model_flops(model)
     for parameter in model.parameters():
