@@ -37,6 +37,35 @@ def fail(deed: str, writer: RankWriter) -> None:
     os._exit(1)
 
 
+def save_when_asked(folder: Path, writer: RankWriter, seconds: float) -> None:
+    """Trains on until SIGTERM, then saves for some seconds and ends, as a rank does that saves checkpoints."""
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+    (folder / f"ready{writer.record.rank}").touch()
+    while not asked:
+        time.sleep(0.02)
+    writer.progress(Phase.saving, 0, 2)
+    time.sleep(seconds)
+    (folder / f"saved{writer.record.rank}").touch()
+    writer.finish(State.interrupted, "ended by SIGTERM; saved checkpoint step-000002")
+    os._exit(1)
+
+
+def go_on(folder: Path, writer: RankWriter) -> None:
+    """A later session of a run, from the checkpoint of step 1 to step 3."""
+    time.sleep(0.5)  # the parent must not take the rows of the earlier session for new ones
+    rows = (folder / METRICS).read_text().splitlines(keepends=True)
+    (folder / METRICS).write_text(rows[0])
+    writer.resume(1)
+    with (folder / METRICS).open("a") as metrics:
+        metrics.writelines(
+            json.dumps({"step": step, "loss": 0.5, "tokens_per_second": 7.0, "skipped": True}) + "\n" for step in (2, 3)
+        )
+    told = {"steps": 2, "loss_first": 0.5, "loss_last": 0.5, "skipped_steps": 2, "tokens_per_second": 7.0}
+    writer.finish(State.complete, metrics=told)
+    os._exit(0)
+
+
 def linger(deed: str, folder: Path) -> None:
     """The deeds that leave something running."""
     if deed == "hang":
@@ -86,6 +115,10 @@ def main() -> None:
     writer.progress(Phase.training, 1, 2)
     if deed == "meet":
         meet()
+    if deed.startswith("save"):
+        save_when_asked(folder, writer, seconds=float(deed.removeprefix("save")))
+    if deed == "go on":
+        go_on(folder, writer)
     fail(deed, writer)
     linger(deed, folder)
     if rank == 0:
