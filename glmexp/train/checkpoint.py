@@ -123,8 +123,11 @@ class Checkpoints:
     def _check(self, found: saved.Saved) -> None:
         """Raises UserError for a checkpoint that this run cannot go on from; warns of what is not as it was."""
         state, config = found.state, self.config
-        if state["format"] != FORMAT:
-            raise UserError(f"{found.path} was written by another version of glmexp (format {state['format']}, not {FORMAT})")
+        if state.get("format") != FORMAT:
+            raise UserError(
+                f"{found.path} was written by another version of glmexp: format {state.get('format')}, and this one reads {FORMAT}"
+                "\nresume it with the version that wrote it"
+            )
         for name, is_now in self._same().items():
             if state[name] != is_now:
                 raise UserError(
