@@ -125,7 +125,7 @@ class Checkpoints:
         state, config = found.state, self.config
         if state.get("format") != FORMAT:
             raise UserError(
-                f"{found.path} was written by another version of glmexp: format {state.get('format')}, and this one reads {FORMAT}"
+                f"{found.path} is of format {state.get('format')}, another version's, and this glmexp reads format {FORMAT}"
                 "\nresume it with the version that wrote it"
             )
         for name, is_now in self._same().items():
