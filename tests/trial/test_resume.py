@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from functools import cache
 
 import pytest
 
@@ -20,6 +21,7 @@ from glmexp.trial.run import exit_code, run_trial
 HASH = "0123456789abcdef"
 
 
+@cache
 def config(*overrides):
     return compose(["model=tiny", "launch.device=cpu", "train.resume=auto", "checkpoint.every=1", *overrides]).config
 
