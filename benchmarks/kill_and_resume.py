@@ -2,8 +2,8 @@
 
 A tiny run with ``train.resume=auto`` is ended by SIGKILL at random moments (its parent, one of its ranks, or all of it at once)
 and started again with the same command until it is complete; when ``--kills`` are not reached by then, another one is begun.
-Losses, learning rates, gradient norms and the exported weights must be equal to the bit to those of the run left alone. Prints a
-table and writes ``kill_and_resume.json``; exit code 1 if anything differs.
+Losses, learning rates, gradient norms and the exported weights must be equal to the bit to those of the run left alone. Prints
+a table and writes ``kill_and_resume.json``; exit code 1 if anything differs.
 """
 
 import argparse
