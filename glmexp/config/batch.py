@@ -15,12 +15,12 @@ class Batch:
     total: int
     """Samples of one optimizer step over all ranks."""
 
-    def arithmetic(self, world_size: int, sequence_parallel_size: int = 1) -> str:
-        """``batch: micro 2 x accumulation 4 x ranks 1 = 8 samples a step``."""
+    def arithmetic(self, world_size: int, sequence_parallel_size: int = 1, packed: bool = False) -> str:
+        """``batch: micro 2 x accumulation 4 x ranks 1 = 8 samples a step``; with ``packed`` rows of several samples count."""
         shared = f" / {sequence_parallel_size} that share a sample" if sequence_parallel_size > 1 else ""
         return (
             f"batch: micro {self.micro} x accumulation {self.accumulation} x ranks {world_size}{shared} "
-            f"= {self.total} sample{'s' if self.total > 1 else ''} a step"
+            f"= {self.total} {'row' if packed else 'sample'}{'s' if self.total > 1 else ''} a step"
         )
 
 

@@ -37,7 +37,7 @@ class PackedOrder(Order):
         self._samples: NDArray[np.int64] = self._filled
 
     def note(self) -> str:
-        """``data.packing: 336 samples packed into 41 rows of 512 tokens, 97 % full; batch.micro and batch.total count rows``."""
+        """``data.packing: 336 samples packed into 41 rows of 512 tokens, 97 % full; ...``."""
         full = 100 * int(self.lengths.sum()) / (len(self) * self.max_length)
         rows = f"{len(self.lengths)} samples packed into {len(self)} rows of {self.max_length} tokens, {full:.0f} % full"
         return f"data.packing: {rows}; batch.micro and batch.total count rows"

@@ -105,11 +105,18 @@ def _parts(data: DataConfig, prompts: Prompts, seed: int, report: Report, enough
     of_its_own = validation_data(data)
     if of_its_own is None:
         return training, None
-    own = _tokenise(of_its_own, prompts, report, None, with_messages=True)
+    own = _tokenise(of_its_own, prompts, report, None, with_messages=True, validating=True)
     return training, own.validation(range(len(own.tokens)), own.counts, of_its_own, prompts)
 
 
-def _tokenise(data: DataConfig, prompts: Prompts, report: Report, enough: int | None, with_messages: bool = False) -> Tokenised:
+def _tokenise(
+    data: DataConfig,
+    prompts: Prompts,
+    report: Report,
+    enough: int | None,
+    with_messages: bool = False,
+    validating: bool = False,
+) -> Tokenised:
     reading = read(data)
     encoder = _Encoder(data, prompts, reading, report)
     if enough is None:
@@ -123,7 +130,7 @@ def _tokenise(data: DataConfig, prompts: Prompts, report: Report, enough: int | 
     tokenised.counts = counts = encoder.counts()
     tokenised.tokens.count_into(counts)
     if not counts.kept:
-        raise _nothing_left(data, reading.name, counts, encoder.needed)
+        raise _nothing_left(data, reading.name, counts, encoder.needed, validating)
     counts.unused = counts.read - counts.kept - counts.bad - sum(counts.dropped.values())
     return tokenised
 
@@ -189,8 +196,9 @@ def _until_full(samples: Iterable[Sample], enough: int, full: int) -> Iterator[S
             return
 
 
-def _nothing_left(data: DataConfig, source: str, counts: Counts, needed: list[int]) -> UserError:
-    lines = [f"no sample is left to train on: {counts.describe()}", f"data.path={source}"]
+def _nothing_left(data: DataConfig, source: str, counts: Counts, needed: list[int], validating: bool) -> UserError:
+    purpose = "validate with" if validating else "train on"
+    lines = [f"no sample is left to {purpose}: {counts.describe()}", f"read from {source}"]
     if counts.first_bad:
         lines.append(f"the first bad one: {counts.first_bad[0]}"[:300])
     if needed:

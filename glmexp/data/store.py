@@ -78,7 +78,6 @@ class Counts:
             text += f", {self.bad} bad and skipped"
         return text
 
-
     def details(self) -> list[str]:
         """How the files were read, and of several what became of each: a line each, for so many as a screen takes."""
         shown = [

@@ -132,7 +132,7 @@ def median(values: Sequence[float | None]) -> float | None:
 def run_figures(
     steps: list[StepFigures],
     settling: int,
-    samples_a_step: int,
+    samples_a_step: float,
     ranks: Ranks,
     device: torch.device,
     peak_tflops: float | None,

@@ -66,14 +66,13 @@ class Run:
         checkpoints = Checkpoints(self.folder, self.config, steps, batch.total, self.ranks, self.writer)
         resumed = checkpoints.choose()
         checkpoints.check_room()
-        done = resumed.saved.step if resumed else 0
         engine = self.build(steps, batch.micro)
         if stream.order.packed:
             check_packing(engine)
         self.tell_arithmetic(engine, stream)
         if resumed:
             self.resume(engine, resumed, steps)
-        metrics = self.train(engine, stream.batches(done), checkpoints, resumed)
+        metrics = self.train(engine, stream, checkpoints, resumed)
         if self.config.train.save_weights:
             self.save(engine)
         self.part()
@@ -191,7 +190,7 @@ class Run:
             f"optimizer.lr={config.optimizer.lr:g} and scheduler={config.scheduler.name.value}"
         )
 
-    def train(self, engine: Any, order: Iterator[Any], checkpoints: Any, resumed: Any) -> dict[str, Any]:
+    def train(self, engine: Any, stream: Any, checkpoints: Any, resumed: Any) -> dict[str, Any]:
         """The loop and what it measured."""
         from glmexp.config.checkpoint import saves_on_signal
         from glmexp.train.figures import SETTLING_STEPS, MetricsFile, run_figures
@@ -217,14 +216,14 @@ class Run:
                 self.writer.resume(done)
             if pause is not None and done:
                 pause.begin(done, loop.skips)
-            lines = loop.run(order, metrics, done + 1, pause)
+            lines = loop.run(stream.batches(done), metrics, done + 1, pause)
         summary = loop.skips.summary()
         if summary:
             LOGGER.info("%s", summary)
         if lines:  # a run may have been killed when it was about to export
             movement.tell(loop.skips.applied)
         settling = 0 if self.measuring else SETTLING_STEPS
-        figures = run_figures(lines, settling, checkpoints.batch_total, self.ranks, self.device, loop.peak_tflops)
+        figures = run_figures(lines, settling, stream.samples_a_step, self.ranks, self.device, loop.peak_tflops)
         return figures | (pause.metrics() if pause else {})
 
     def save(self, engine: Any) -> None:
@@ -264,7 +263,7 @@ class Run:
         multiplied = batch.micro * batch.accumulation * (world // self.sharing)
         if multiplied != total or total != self.ds_config["train_batch_size"]:
             raise ValueError(f"the engine's batch does not add up: {batch.arithmetic(world, self.sharing)}")
-        LOGGER.info("%s", batch.arithmetic(world, self.sharing))
+        LOGGER.info("%s", batch.arithmetic(world, self.sharing, stream.order.packed))
         if told := stream.tell():
             self.tell(told)
 

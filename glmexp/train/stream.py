@@ -37,6 +37,8 @@ class Stream:
         self.order = order_of(samples, config.data, None if measuring else config.train.seed, batch.total)
         self.steps = config.train.max_steps or total_steps(len(self.order), config.train.epochs, batch.total)
         """Optimizer steps of the run."""
+        self.samples_a_step = batch.total * len(samples) / len(self.order)
+        """On an average, where rows hold several."""
 
     def batches(self, done: int) -> Iterator[list[Batch]]:
         """For each optimizer step after the first ``done``, this rank's micro batches.

@@ -220,4 +220,5 @@ def arithmetic(config: Config, placement: Placement) -> str:
     """``batch: micro 2 x accumulation 4 x ranks 1 = 8``."""
     world_size = placement.machine.world_size
     sharing = sequence_parallel_size(config)
-    return solve(config.batch, world_size, sharing).arithmetic(world_size, sharing)
+    packed = config.data.packing and not random_tokens(config)
+    return solve(config.batch, world_size, sharing).arithmetic(world_size, sharing, packed)

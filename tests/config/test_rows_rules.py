@@ -1,6 +1,7 @@
 import pytest
 
 from glmexp.config import UserError, compose
+from glmexp.config.batch import solve
 from glmexp.config.rules import warnings
 from glmexp.train.task import for_task
 
@@ -47,3 +48,9 @@ def test_what_measuring_leaves_out_is_told():
     assert [line for line in warnings(composed.config, composed.sources) if "data.eval_share" in line]
     grouped = compose(["task=measure", "measure.samples=longest", "data.group_by_length=true"])
     assert [line for line in warnings(grouped.config, grouped.sources) if "the longest first" in line]
+
+
+def test_the_batch_counts_rows_where_they_hold_several_samples():
+    batch = solve(compose(["batch.micro=2", "batch.total=8"]).config.batch, 2)
+    assert batch.arithmetic(2, packed=True) == "batch: micro 2 x accumulation 2 x ranks 2 = 8 rows a step"
+    assert batch.arithmetic(2).endswith("= 8 samples a step")

@@ -228,6 +228,15 @@ def test_a_file_of_its_own_gives_the_validation_samples(write, tmp_path):
     assert (tmp_path / "tokens").stat().st_ino != stamp, "a validation file that has changed is read again"
 
 
+def test_a_validation_file_of_which_nothing_is_left_is_refused_with_its_counts(write, tmp_path):
+    own = write([{"prompt": "x" * 30, "response": "y"}], "dev.jsonl")
+    with pytest.raises(UserError) as caught:
+        prepared(write(PAIRS), tmp_path, eval_path=str(own), max_length=20)
+    for words in ("no sample is left to validate with: 1 samples read, 0 kept", str(own), "data.max_length (now 20"):
+        assert words in str(caught.value)
+    assert not (tmp_path / "tokens").exists()
+
+
 def test_a_validation_sample_knows_the_prompt_and_the_whole_answer(write, tmp_path):
     talk = {"prompt": "why?", "response": "because", "history": [["old", "older"], ["q", "a"]], "system": "S"}
     path = write([talk])

@@ -200,6 +200,9 @@ def test_an_epoch_reads_every_sample_once(run_trial: RunTrial) -> None:
     assert rows < len(samples)
     assert sum(line["tokens"] for line in trial.metrics) == samples.lengths.sum()
     assert f"{len(samples)} samples packed into {rows} rows of 96 tokens" in " ".join(trial.record().notes)
+    metrics = trial.record().metrics
+    assert metrics["samples_per_second"] == pytest.approx(2 * len(samples) / rows / metrics["step_seconds"])
+    assert "= 2 rows a step" in trial.log
     loss, norm = first_step(trial)
     assert trial.losses[0] == pytest.approx(loss, abs=1e-5)
     assert trial.norms[0] == pytest.approx(norm, rel=1e-4)
