@@ -33,12 +33,13 @@ class FileSamples:
         self._kind = _format(path)
         if self._kind == PARQUET and encoding is not None:
             raise UserError(f"data.encoding={encoding} has no effect on {path}: it is that of text files\nleave it out")
+        self._encoding = encoding
         self._table = ParquetTable(path) if self._kind == PARQUET else None
-        self._text = TextFile(path, encoding) if self._table is None else None
+        self._text: TextFile | None = None
 
     @property
     def note(self) -> str | None:
-        """What the user should know of how the file is read."""
+        """What the user should know of how the file was read."""
         text = self._text
         return f"{self.path} is read as {text.name}" if text is not None and text.detected and text.name != "UTF-8" else None
 
@@ -51,10 +52,10 @@ class FileSamples:
         """
         if self._table is not None:
             yield from self._table.records(know)
-        elif self._text is not None and self._kind in DELIMITERS:
-            yield from csv_records(self._text, DELIMITERS[self._kind], know)
-        elif self._text is not None:
-            yield from json_records(self._text)
+        else:
+            self._text = TextFile(self.path, self._encoding)  # looks at the file's head: not before its turn comes
+            delimiter = DELIMITERS.get(self._kind)
+            yield from csv_records(self._text, delimiter, know) if delimiter else json_records(self._text)
         if _stamp(self.path) != self.stamp:
             raise UserError(f"{self.path} changed while it was read\nstart again when nothing writes to it any more")
 

@@ -95,7 +95,7 @@ class Reading:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know of how the files are read, a line each."""
+        """What the user should know of how the files were read, a line each."""
         return [note for source in self.sources if isinstance(source, FileSamples) and (note := source.note)]
 
     @property

@@ -85,5 +85,5 @@ def test_a_few_characters_that_are_utf_8_by_chance_do_not_make_a_mixture(write):
 
 def test_ascii_alone_tells_nothing(write):
     reading = read(data_config(write('{"prompt": "a", "response": "b"}\n')))
-    assert len(list(reading)) == 1
+    assert len(list(reading)) == 1, "and is UTF-8 as much as GB18030"
     assert reading.notes == []
