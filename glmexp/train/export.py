@@ -48,7 +48,8 @@ def export(config: Config, request: dict[str, Any], out: TextIO) -> None:
     refuse_foreign(target)
     dtype = DTYPES[Dtype(request["dtype"])] if request["dtype"] else DTYPES[config.precision.dtype]
     model, state = trained_state(run, config, source, merge, dtype)
-    _tell_unmoved(state, config, merge)
+    if is_base(state, config):
+        warn_of_nothing()
     _refuse_full(target, state)
     count = len(state)
     # A run on synthetic data may have a model without a tokenizer.
@@ -76,6 +77,9 @@ def trained_state(run: Path, config: Config, source: Weights, merge: bool, dtype
     An adapter is merged in fp32, so that its update is rounded once.
     """
     model = load_model_of(run, config, CPU, source, torch.float32 if merge else dtype)
+    updates = [parameter for name, parameter in model.named_parameters() if "lora_B" in name]
+    if updates and not any(parameter.any() for parameter in updates):
+        warn_of_nothing()
     if merge:
         model = model.merge_and_unload()
     whole = merge or config.method.name in WHOLE_MODEL
@@ -96,19 +100,20 @@ def _original(state: State, base: Any, tokenizer: Any, config: Config, run: Path
     note("the code of the original release (modeling_chatglm.py and so on) is not copied: take it from its repository")
 
 
-def _tell_unmoved(state: State, config: Config, merged: bool) -> None:
-    """A warning where training changed nothing: an adapter that adds zero, or a whole model that is its base to the bit."""
-    updates = [tensor for name, tensor in state.items() if "lora_B" in name]
-    nothing = bool(updates) and not any(tensor.any() for tensor in updates)
-    if (config.method.name in WHOLE_MODEL or merged) and config.model.init is not Init.random:
-        base = stored_state(describe(config.model))
-        nothing = all(name in state and torch.equal(tensor.to(state[name].dtype), state[name]) for name, tensor in base.items())
-    if nothing:
-        print(
-            "warning: training has changed nothing: these weights answer as the base model does\n"
-            "was optimizer.lr too small, or did the run end before its first update?",
-            file=sys.stderr,
-        )
+def is_base(state: State, config: Config) -> bool:
+    """Whether a whole model is its pretrained base to the bit; stops at the first tensor that is not."""
+    if config.method.name not in WHOLE_MODEL or config.model.init is Init.random:
+        return False
+    base = stored_state(describe(config.model))
+    return all(name in state and torch.equal(tensor.to(state[name].dtype), state[name]) for name, tensor in base.items())
+
+
+def warn_of_nothing() -> None:
+    print(
+        "warning: training has changed nothing: these weights answer as the base model does\n"
+        "was optimizer.lr too small, or did the run end before its first update?",
+        file=sys.stderr,
+    )
 
 
 def _refuse_full(target: Path, state: State) -> None:
