@@ -59,7 +59,7 @@ class Pause:
             raise EndedOnRequestError(self.farewell(step))
         if stop and step < self.checkpoints.steps:
             last = self.checkpoints.steps
-            line = f"ended after step {step} of {last} (train.stop_after); train.resume=auto goes on from there"
+            line = f"ended after step {step} of {last} (train.stop_after)"
             LOGGER.info("%s", line)
             self.writer.note(line)
         return stop or early

@@ -128,12 +128,12 @@ def how_it_goes_on(state: State, newest: Saved, folder: Path, config: Config | N
     where = f"from step {newest.step}"
     if state in (State.oom, State.oom_host, State.diverged):  # other settings make it another run
         return f"with train.resume={folder} the new run begins {where}"
+    changes = ["without train.stop_after"] if state is State.complete else []
     if resume_path(config) is not None:
-        return f"the same command with train.resume={folder} goes on {where}, in a new run"
-    changes = [
-        *(["without train.stop_after"] if state is State.complete else []),
-        *([] if resumes_itself(config) else ["with train.resume=auto"]),
-    ]
+        changes.append(f"with train.resume={folder}")
+        where += ", in a new run"
+    elif not resumes_itself(config):
+        changes.append("with train.resume=auto")
     return " ".join(["the same command", *([" and ".join(changes)] if changes else []), "goes on", where])
 
 

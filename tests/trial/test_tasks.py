@@ -1,6 +1,7 @@
 """What the task verbs need of the machine: a screen that may go away, and the files that are named."""
 
 import errno
+import json
 from importlib.util import find_spec
 from io import StringIO
 
@@ -102,3 +103,37 @@ def test_a_package_that_is_needed_and_absent_is_told_before_a_start(package, ove
     monkeypatch.setattr("glmexp.trial.tasks.find_spec", lambda name: None if name == package else find_spec(name))
     with pytest.raises(UserError, match=rf"^data.path=\S+: the package {package} is not installed.\n.*'glmexp\[data\]'"):
         checked(*overrides)
+
+
+def save_checkpoint(run, step, **files):
+    folder = run / "checkpoints" / f"step-{step:06d}"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text(json.dumps({"step": step, "files": files}))
+    return folder
+
+
+def test_a_checkpoint_to_begin_from_is_looked_at_first(tmp_path):
+    saved = save_checkpoint(tmp_path, 4)
+    for path in (saved, tmp_path):
+        check_inputs(compose([f"train.resume={path}", "train.max_steps=5"]).config)
+        check_inputs(compose([f"train.resume={path}", "train.max_steps=4", "task=measure"]).config)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "words"),
+    [
+        ("absent", [], "no such folder"),
+        (".", ["train.max_steps=4"], "is of step 4, and train.max_steps=4 ends there"),
+        (".", ["train.stop_after=3"], "is of step 4, and train.stop_after=3 ends there"),
+        ("damaged", [], "weights.pt is not there"),
+        ("empty", [], "holds no checkpoint"),
+    ],
+)
+def test_a_checkpoint_that_no_run_can_begin_from(tmp_path, name, overrides, words):
+    save_checkpoint(tmp_path, 4)
+    save_checkpoint(tmp_path / "damaged", 4, **{"weights.pt": 1})
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError) as refused:
+        check_inputs(compose([f"train.resume={tmp_path / name}", *overrides]).config)
+    assert str(refused.value).startswith("train.resume: ")
+    assert words in str(refused.value)
