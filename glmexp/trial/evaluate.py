@@ -20,7 +20,7 @@ from glmexp.dsconfig.inference import inference
 from glmexp.trial.closing import printable
 from glmexp.trial.placement import resolve
 from glmexp.trial.progress import ProgressView, closing
-from glmexp.trial.record import PREDICTIONS, REQUEST, State, write_json
+from glmexp.trial.record import EVALUATED, PREDICTIONS, REQUEST, State, write_json
 from glmexp.trial.run import exit_code, run_trial
 from glmexp.trial.tasks import Screen, check_inputs, warn
 from glmexp.trial.use import changed, parse, run_config
@@ -41,7 +41,6 @@ of a run, finished or killed; its own config holds, with these changes:
 What comes out is in RUN/evaluations/TIME/: result.json, and predictions.jsonl with each question, reference and answer."""
 
 WORKER = "glmexp.train.evaluate"
-FOLDER = "evaluations"
 GROUPS = ("zero", "offload")
 OPTIONS = (
     "checkpoint",
@@ -132,15 +131,15 @@ def with_groups(config: Config, options: Mapping[str, str]) -> Config:
 def new_folder(run: Path) -> Path:
     """A folder of its own for this evaluation, made here."""
     name = time.strftime("%Y-%m-%d_%H-%M-%S")
-    (run / FOLDER).mkdir(exist_ok=True)
+    (run / EVALUATED).mkdir(exist_ok=True)
     for number in range(1, 1000):
-        folder = run / FOLDER / (name if number == 1 else f"{name}-{number}")
+        folder = run / EVALUATED / (name if number == 1 else f"{name}-{number}")
         try:
             folder.mkdir()
         except FileExistsError:
             continue
         return folder
-    raise UserError(f"{run / FOLDER} holds a thousand evaluations of this second")
+    raise UserError(f"{run / EVALUATED} holds a thousand evaluations of this second")
 
 
 def table(metrics: Mapping[str, Any], folder: Path) -> Text:

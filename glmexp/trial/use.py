@@ -16,7 +16,7 @@ from yaml import YAMLError
 from glmexp.config.errors import UserError, nearest
 from glmexp.config.files import from_values, load, save, to_values
 from glmexp.config.schema import Config
-from glmexp.trial.record import CONFIG, PARENT_PID, REQUEST, State, read_rank, write_json
+from glmexp.trial.record import CONFIG, EVALUATED, PARENT_PID, REQUEST, State, read_rank, write_json
 from glmexp.trial.redact import redact, without_secrets
 
 KILLED = "the process was killed, perhaps because the memory ran out"
@@ -58,7 +58,8 @@ def run_config(verb: str, folder: Path) -> Config:
         raise UserError(f"{verb}: {folder} is {'no folder' if folder.exists() else 'not there'}\ngive the folder of a run")
     if (folder / CONFIG).is_file():
         return load(folder / CONFIG)
-    runs = sorted((path.parent for path in folder.glob(f"*/**/{CONFIG}")), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = (path.parent for path in folder.glob(f"*/**/{CONFIG}") if path.parts[-3] != EVALUATED)
+    runs = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
     hint = f"give one of the runs in it, such as {runs[0]}" if runs else "give the folder of a run, as outputs/DATE/TIME-ID"
     raise UserError(f"{verb}: {folder} is not a run: it has no {CONFIG}\n{hint}")
 

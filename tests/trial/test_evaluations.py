@@ -11,6 +11,7 @@ from glmexp.dsconfig import Machine
 from glmexp.dsconfig.inference import inference
 from glmexp.trial import evaluate
 from glmexp.trial.evaluations import EvaluationsTail, described, in_step, metrics
+from glmexp.trial.progress import describe
 from glmexp.trial.record import EVALUATIONS, State
 from glmexp.trial.result import METRIC_NAMES
 
@@ -49,6 +50,10 @@ def test_figures_that_are_not_there_are_not_shown():
     assert metrics([row(1), row(2, **{"bleu-4": 3.5})])["eval_bleu-4"] == 3.5
     assert set(metrics([row(1)])) <= set(METRIC_NAMES)
     assert metrics([]) == {}
+
+
+def test_the_progress_line_tells_of_an_evaluation():
+    assert describe({"eval_loss": 2.5, "evaluating": 0.5}, None) == "validation loss 2.5000  evaluating 50 %"
 
 
 def evaluated(overrides, given):
