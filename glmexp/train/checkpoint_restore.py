@@ -79,10 +79,18 @@ def _fill(flat: Flat, contents: Contents, optimizer: torch.optim.Optimizer) -> N
     count = contents.count(flat.pieces[0].name)
     if count is not None:
         adam = getattr(optimizer, "aux_optimizer", None) or optimizer  # Muon has one for what is no matrix
-        in_numbers = not isinstance(adam, torch.optim.Adam)  # torch's own counts in a tensor, DeepSpeed's do not
-        state["step"] = count if in_numbers else torch.tensor(float(count))
+        state["step"] = _counter(count, adam, flat.master.device)
         _count_up_to(count, adam)
     optimizer.state[flat.master] = state
+
+
+def _counter(count: int, adam: torch.optim.Optimizer, device: torch.device) -> int | torch.Tensor:
+    """A number of steps in the form that ``adam`` counts in: DeepSpeed's in a number, torch's in a tensor, which its fused
+    kernel reads where the weights are (torch/optim/adam.py, ``_init_group``)."""
+    if not isinstance(adam, torch.optim.Adam):
+        return count
+    group = adam.param_groups[0]
+    return torch.tensor(float(count), device=device if group["fused"] or group["capturable"] else "cpu")
 
 
 def _like(master: torch.Tensor, key: str, flat: Flat, contents: Contents) -> torch.Tensor:
