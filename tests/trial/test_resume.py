@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -17,6 +18,7 @@ from glmexp.trial.record import LOG, METRICS, RUN, State, rank_file
 from glmexp.trial.result import Result, read_result, write_result
 from glmexp.trial.resume import decide, held, read_sessions
 from glmexp.trial.run import exit_code, run_trial
+from glmexp.trial.tasks import session_of
 
 HASH = "0123456789abcdef"
 
@@ -131,6 +133,11 @@ def test_a_given_folder_of_another_run_is_refused(tmp_path):
     save(config("train.seed=7", "checkpoint.keep=5"), run / "config.yaml")
     with pytest.raises(UserError, match=r"holds another run \(train.seed=7 there, 42 now\)"):
         decide(config(), HASH, run, given=True)
+
+
+def test_auto_looks_for_runs_of_one_node(tmp_path, place):
+    with pytest.raises(UserError, match=r"train\.resume=RUN"):
+        session_of(config(), HASH, replace(place(1), nodes=2), tmp_path, given=False)
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"config_hash": 1, "began": 2, "tag": "x"}', "\0" * 9])
