@@ -110,7 +110,7 @@ class Validation:
         """Evaluates and records; whether this is the best so far by ``checkpoint.best``."""
         total = self.steps
         self.last = self.evaluator.evaluate(
-            step, lambda share: self.writer.progress(Phase.training, step, total, evaluating=share)
+            step, lambda share: self.writer.progress(Phase.training, step, total, evaluating=100 * share)
         )
         self.file.append(self.last)
         LOGGER.info("step %d: validation %s (%d samples, %.3g s)", step, self.last, self.last.samples, self.last.seconds)

@@ -133,7 +133,7 @@ def describe(told: Mapping[str, Any], seconds_left: float | None) -> str:
         "tokens_per_second": "{:,.0f} tokens/s",
         "peak_allocated_gib": "{:.1f} GiB peak",
         "eval_loss": "validation loss {:.4f}",
-        "evaluating": "evaluating {:.0%}",
+        "evaluating": "evaluating {:.0f} %",
     }
     parts = [form.format(told[key]) for key, form in forms.items() if isinstance(told.get(key), int | float)]
     if told.get("skipped"):

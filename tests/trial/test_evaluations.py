@@ -53,7 +53,7 @@ def test_figures_that_are_not_there_are_not_shown():
 
 
 def test_the_progress_line_tells_of_an_evaluation():
-    assert describe({"eval_loss": 2.5, "evaluating": 0.5}, None) == "validation loss 2.5000  evaluating 50 %"
+    assert describe({"eval_loss": 2.5, "evaluating": 50}, None) == "validation loss 2.5000  evaluating 50 %"
 
 
 def evaluated(overrides, given):
