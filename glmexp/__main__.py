@@ -6,6 +6,7 @@ transformers, so ``--help`` and a typo cost a third of a second, and Hydra only 
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -54,6 +55,8 @@ def main() -> int:
             stream.reconfigure(errors="backslashreplace")  # Chinese on an ASCII terminal
     if os.environ.get("COLUMNS") == "0":
         del os.environ["COLUMNS"]  # rich would print nothing
+    # A scheduler's notice that time is almost up ends nothing by itself, here or in a rank; a run with checkpoints takes it.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     arguments = without_local_rank(sys.argv[1:])
     outer = detect(os.environ)
     return once_a_node(lambda: worded(arguments, outer), outer)

@@ -77,8 +77,8 @@ class Signals:
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():
             for number in self.CAUGHT:
-                # nohup ignores SIGHUP so that a run survives its terminal: leave it so.
-                if signal.getsignal(number) is not signal.SIG_IGN:
+                # nohup ignores SIGHUP so that a run survives its terminal: leave it so. SIGUSR1 is ignored until here.
+                if number == signal.SIGUSR1 or signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._receive)
         return self
 
