@@ -124,8 +124,8 @@ def differences(alone: Path, killed: Path) -> list[str]:
     return found
 
 
-def measure(runs: Runs, kills: int) -> dict[str, Any]:
-    """Kills until it is enough; what was done and what differs."""
+def measure(runs: Runs, kills: int, longest: float | None) -> dict[str, Any]:
+    """Kills until it is enough, each within ``longest`` seconds of a start; what was done and what differs."""
     began = time.monotonic()
     if until_complete(runs, "alone", 0, 0.0):
         raise RuntimeError("the run left alone was killed")
@@ -136,7 +136,7 @@ def measure(runs: Runs, kills: int) -> dict[str, Any]:
     rounds: list[dict[str, Any]] = []
     while len(done) < kills:
         name = f"killed-{len(rounds) + 1}"
-        here = until_complete(runs, name, kills - len(done), seconds)
+        here = until_complete(runs, name, kills - len(done), longest or seconds)
         folder = runs.newest(name)
         assert folder is not None
         rounds.append({"kills": len(here), "differences": differences(alone, folder), "left_alive": len(runs.living(name))})
@@ -166,6 +166,7 @@ def main() -> int:
     parser.add_argument("--method", default="full")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--longest", type=float, help="seconds from a start to its kill; left out, those of the run left alone")
     parser.add_argument("--seed", type=int, default=0, help="of the moments and the victims")
     parser.add_argument("--out", type=Path, default=Path("kill_and_resume.json"))
     parser.add_argument("overrides", nargs="*")
@@ -183,7 +184,7 @@ def main() -> int:
     ]
     root = Path(tempfile.mkdtemp(prefix="kill-and-resume-"))
     print(f"python -m glmexp {' '.join(overrides)}, in {root}", flush=True)
-    found = {"overrides": overrides, **measure(Runs(root, overrides), asked.kills)}
+    found = {"overrides": overrides, **measure(Runs(root, overrides), asked.kills, asked.longest)}
     asked.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     print(table(found))
     failed = any(one["differences"] or one["left_alive"] for one in found["rounds"])
