@@ -19,7 +19,7 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
 from glmexp.config.checkpoint import AUTO, resume_path
-from glmexp.config.choices import Method
+from glmexp.config.choices import Method, OptimizerType
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.train.checkpoint_files import OWN, Contents
@@ -134,6 +134,12 @@ class Checkpoints:
                     f"{found.path} was written with {name}={state[name]}, and this run has {is_now}\n"
                     f"set {name}={state[name]}, or leave train.resume out"
                 )
+        stages = {state["zero_stage"], config.zero.stage}
+        if config.optimizer.type is OptimizerType.Muon and len(stages) > 1 and stages != {1, 2}:
+            raise UserError(
+                f"{found.path} was written at zero=stage{state['zero_stage']}, and Muon's momentum differs between the stages\n"
+                f"resume it with zero=stage{state['zero_stage']}"
+            )
         last = min(self.steps, config.train.stop_after or self.steps)
         exports_alone = found.step == self.steps and config.train.resume == AUTO  # it was killed on its last metres
         if found.step >= last and not exports_alone:

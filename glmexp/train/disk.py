@@ -17,10 +17,8 @@ from glmexp.models.method import apply
 from glmexp.train.layout import WHOLE_MODEL
 from glmexp.trial import saved
 
-SPARE = 1.02
-"""Headers, names, tokenizer and configuration on top of the tensors."""
-ADAM, MUON = 2, 1
-"""Numbers that the optimizer keeps for each one that it trains."""
+SPARE, HEADERS = 1.02, 100_000
+"""Names, tokenizer and configuration on top of the tensors: a share of them, and bytes."""
 NOT_MUONS = ("embed", "lm_head")
 """DeepSpeed trains these by Muon's second half, an AdamW, whatever their shape (runtime/engine.py, set_optimizer_flags)."""
 
@@ -31,8 +29,8 @@ class Size:
 
     total: int
     trained: int
-    moments: int
-    """Numbers that the optimizer keeps."""
+    by_muon: int
+    """Of these the ones that Muon trains: it keeps one number for each, Adam two."""
 
 
 def size_of(config: Config) -> Size:
@@ -43,12 +41,11 @@ def size_of(config: Config) -> Size:
     with torch.device("meta"), no_init_weights():
         model = apply(from_config(describe(config.model).config, torch.bfloat16, "eager"), method)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    moments = 0
-    for name, parameter in trained.items():
-        matrix = parameter.ndim >= 2 and not any(word in name.lower() for word in NOT_MUONS)
-        muon = config.optimizer.type is OptimizerType.Muon and matrix
-        moments += parameter.numel() * (MUON if muon else ADAM)
-    return Size(sum(p.numel() for p in model.parameters()), sum(p.numel() for p in trained.values()), moments)
+    by_muon = 0
+    if config.optimizer.type is OptimizerType.Muon:
+        matrices = [name for name, parameter in trained.items() if parameter.ndim >= 2]
+        by_muon = sum(trained[name].numel() for name in matrices if not any(word in name.lower() for word in NOT_MUONS))
+    return Size(sum(p.numel() for p in model.parameters()), sum(p.numel() for p in trained.values()), by_muon)
 
 
 def checkpoint_bytes(config: Config, size: Size) -> int:
@@ -57,8 +54,10 @@ def checkpoint_bytes(config: Config, size: Size) -> int:
     compute = 4 if precision.dtype is Dtype.fp32 else 2
     master = 2 if precision.bf16_master_weights_and_grads else 4
     moment = 2 if precision.bf16_optimizer_states else 4
-    whole_twice = stage in (1, 2) or (stage == 0 and compute == 2)
-    return int(SPARE * (size.trained * (master + (compute if whole_twice else 0)) + size.moments * moment))
+    twice = stage in (1, 2) or (stage == 0 and compute == 2)
+    momentum = compute if stage in (1, 2) else moment
+    kept = size.by_muon * momentum + (size.trained - size.by_muon) * 2 * moment
+    return HEADERS + int(SPARE * (size.trained * (master + (compute if twice else 0)) + kept))
 
 
 def export_bytes(config: Config, size: Size) -> int:

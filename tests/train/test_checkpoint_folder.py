@@ -151,7 +151,12 @@ def test_another_method_or_optimizer_is_refused(tmp_path: Path) -> None:
     for override, words in (("method=lora", "method=full"), ("optimizer=muon", "optimizer=AdamW")):
         with pytest.raises(UserError, match=words):
             checkpoints(tmp_path / "other", override)._check(saved.find(tmp_path))
-    with pytest.raises(UserError, match="train.stop_after"):
+    muon = checkpoints(tmp_path / "muon", "optimizer=muon")
+    assert muon.save(Engine(), 3, Skips(muon.config))
+    stage3 = checkpoints(tmp_path / "other", "optimizer=muon", "zero=stage3", "zero.reduce_scatter=false")
+    with pytest.raises(UserError, match="resume it with zero=stage2"):
+        stage3._check(saved.find(tmp_path / "muon"))
+    with pytest.raises(UserError, match=r"train\.stop_after"):
         checkpoints(tmp_path / "other", "train.stop_after=2")._check(saved.find(tmp_path))
 
 
