@@ -135,7 +135,7 @@ class LaunchConfig:
     """Processes a node; null is one a visible GPU, or one on the CPU."""
     nodes: Count = MISSING
     timeout_minutes: Annotated[Optional[float], Gt(0)] = MISSING
-    """A run that takes longer is ended with state ``timeout``; null has no limit."""
+    """A run that takes longer is ended with state ``timeout``, after a checkpoint if it saves any; null has no limit."""
     hang_minutes: Annotated[Optional[float], Gt(0)] = MISSING
     """A run of which no rank has told any progress for so long is ended with state ``timeout``; null waits for ever."""
     collective_timeout_minutes: Annotated[float, Ge(0.001), Le(1e6)] = MISSING
@@ -237,7 +237,8 @@ class SweepConfig:
     resume: bool = MISSING
     """Go on with a sweep folder that holds trials: what is finished does not run again."""
     retry: list[Retry] = MISSING
-    """States that ``sweep.resume`` runs again; the earlier try is kept in ``attempt<N>/``."""
+    """States that ``sweep.resume`` runs again; the earlier try is kept in ``attempt<N>/``, or with ``train.resume=auto`` goes on
+    from its checkpoint."""
     slots: Count = MISSING
     """Trials at once, on disjoint GPUs."""
     warm_start: bool = MISSING
