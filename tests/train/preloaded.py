@@ -182,3 +182,4 @@ def serve() -> None:
 
 if __name__ == "__main__":
     serve()
+    os._exit(0)  # taking torch down takes seconds, and most of a minute beside other tests
