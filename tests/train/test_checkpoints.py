@@ -41,6 +41,7 @@ EXACT_TOO = [
     ("zero=stage3", "precision=fp32", *PARTS),
     ("zero=stage3", "precision=bf16", *DROPPING, *PARTS),
     ("zero=stage3", "precision=bf16", "method=ptuning_v2", "method.dropout=0.2", *PARTS),
+    ("zero=stage3", "precision=bf16", "method=freeze", *PARTS),
     ("zero=stage2", "precision=bf16", "offload=cpu"),
     ("zero=stage3", "precision=bf16", "offload=cpu_all", *NARROW),
     ("zero=stage2", "precision=bf16", "optimizer=muon"),
