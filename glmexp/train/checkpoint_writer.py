@@ -36,13 +36,13 @@ class FileWriter(TorchCheckpointEngine):  # type: ignore[misc]
 
 def _words(error: Exception, file: Path) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return f"{file.name}: {error.strerror}"
-    free = _free_gb(file.parent)
+        return f"{file.name} could not be written: {error.strerror}"
     first = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return f"{file.name}: {first[:160]}{free}"
+    return f"{file.name} could not be written{_free(file.parent)}: {first[:160]}"
 
 
-def _free_gb(folder: Path) -> str:
+def _free(folder: Path) -> str:
+    """PyTorch does not say what the system told it; a full disk is the likeliest cause."""
     try:
         disk = os.statvfs(folder)
     except OSError:
