@@ -11,7 +11,7 @@ import torch
 
 from glmexp.config import compose
 from glmexp.config.errors import UserError
-from glmexp.train import checkpoint, checkpoint_writer
+from glmexp.train import checkpoint, checkpoint_restore, checkpoint_writer
 from glmexp.train.ranks import Ranks
 from glmexp.train.skips import Skips
 from glmexp.trial import saved
@@ -167,3 +167,11 @@ def test_another_batch_is_said(tmp_path: Path) -> None:
     (tmp_path / saved.FOLDER / "step-000003" / saved.STATE).write_text(json.dumps({**state, "batch.total": 8}))
     kept._check(saved.find(tmp_path))
     assert "batch.total was 8 samples and is 2" in kept.writer.record.warnings[0]
+
+
+@pytest.mark.parametrize(("options", "device"), [({"fused": True}, "meta"), ({}, "cpu")], ids=str)
+def test_torchs_adam_counts_where_its_kernel_looks(options: dict[str, bool], device: str) -> None:
+    adam = torch.optim.AdamW([torch.zeros(1)], **options)
+    count = checkpoint_restore._counter(3, adam, torch.device("meta"))
+    assert isinstance(count, torch.Tensor)
+    assert count.device.type == device
