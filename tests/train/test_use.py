@@ -52,7 +52,7 @@ print(json.dumps(said))
 def programs_say(folders: list[Path], without: list[str], cwd: Path) -> list[str]:
     """What the programs in the model cards of exports print, in a process that cannot import some packages."""
     question = json.dumps({"card": QUESTION, "asked": ASKED})
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {**os.environ, "PYTHONPATH": "" if without else str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAMS, question, json.dumps(without), *map(str, folders)],
         cwd=cwd, env=environment, capture_output=True, text=True, check=False,
