@@ -146,7 +146,7 @@ def test_files_of_no_format(write):
     refused(path, "data.encoding=gbk has no effect", encoding="gbk")
 
 
-@pytest.mark.parametrize("content", [b"not packed", gzip.compress(b'{"prompt": "a", "response": "b"}\n' * 9)[:-9]])
+@pytest.mark.parametrize("content", [b"not packed", gzip.compress(b'{"prompt": "a", "response": "b"}\n' * 9)[:-9]], ids=["not packed", "cut short"])
 def test_a_damaged_archive_is_told(write, content):
     path = write(content, "a.jsonl.gz")
     refused(path, str(path), "gzip archive is damaged")
