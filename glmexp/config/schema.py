@@ -237,8 +237,8 @@ class SweepConfig:
     resume: bool = MISSING
     """Go on with a sweep folder that holds trials: what is finished does not run again."""
     retry: list[Retry] = MISSING
-    """States that ``sweep.resume`` runs again; the earlier try is kept in ``attempt<N>/``. With ``train.resume=auto`` it goes on
-    from its checkpoint instead."""
+    """States that ``sweep.resume`` runs again; the earlier try is kept in ``attempt<N>/``, or with ``train.resume=auto`` goes
+    on from its checkpoint."""
     slots: Count = MISSING
     """Trials at once, on disjoint GPUs."""
     warm_start: bool = MISSING
