@@ -133,6 +133,15 @@ def test_a_clean_combination_of_a_grid_is_checked_and_an_impossible_one_told(glm
     assert "offload=cpu needs zero=stage1" in ran.out
 
 
+def test_a_preview_goes_to_any_terminal(glmexp, tmp_path):
+    sample = '{"prompt": "问", "response": "答\\ud83d\\ude00"}'
+    (tmp_path / "a.jsonl").write_text(f'{sample}\n{{"\\ud800": "x"}}\n', encoding="utf-8")
+    told = glmexp("preview", "data.path=a.jsonl", "data.limit=1", env={"PYTHONIOENCODING": "ascii"})
+    assert told.code == 0, told.err
+    assert r"\u7b54\U0001f600" in told.out
+    glmexp("preview", "data.path=a.jsonl").refused("a.jsonl:2: no column 'prompt'", r"found: \ud800")
+
+
 def test_help_names_the_verbs(glmexp):
     ran = glmexp("--help")
     assert ran.code == 0

@@ -1,5 +1,8 @@
 """Rules about ``data``: where samples come from."""
 
+import codecs
+import glob
+import os
 import re
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -11,6 +14,8 @@ from glmexp.config.data_schema import DataConfig
 from glmexp.config.schema import Config
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+NO_TEXT = ("idna", "punycode", "undefined")
+"""Codecs of Python that are none of text in files."""
 OF_THE_HUB = ("subset", "split", "streaming", "eval_split")
 """Fields that only ``data.source=hub`` takes."""
 
@@ -36,9 +41,16 @@ def contradictions(config: Config) -> Iterator[str]:
 
 def warnings(config: Config) -> Iterator[str]:
     """What is likely not what was meant, one line each."""
-    both = set(map(str, named(config.data.path))) & set(map(str, named(config.data.eval_path)))
+    validating = _found(config.data.eval_path)
+    both = validating and validating & _found(config.data.path)
     if both:
         yield f"data.eval_path={min(both)} is trained on too, so that the evaluation tells nothing of other samples"
+
+
+def _found(value: Any) -> set[str]:
+    """The files of ``data.path`` that are there, wherever links lead, and the names of those that are not."""
+    paths = [match for path in named(value) for match in glob.glob(str(path), recursive=True) or [str(path)]]
+    return set(map(os.path.realpath, paths))
 
 
 def _no_samples_of_its_own(data: DataConfig) -> Iterator[str]:
@@ -76,11 +88,15 @@ def _validation(data: DataConfig) -> Iterator[str]:
 
 
 def _encoding(data: DataConfig) -> Iterator[str]:
+    known = True
     try:
+        known = codecs.lookup(str(data.encoding)).name not in NO_TEXT
         b"a".decode(str(data.encoding))  # of bytes that are none of the encoding's, as of UTF-16's, it is no matter
     except UnicodeError:
         pass
     except LookupError:
+        known = False
+    if not known:
         yield f"data.encoding={data.encoding}: Python knows no such encoding of text; use utf-8, gb18030, big5, utf-16, ..."
     if data.source is Source.hub:
         yield f"data.encoding={data.encoding} has no effect with data=hub; it is that of text files"

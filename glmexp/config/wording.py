@@ -1,6 +1,7 @@
 """Errors of Hydra and OmegaConf in the user's own words, with the nearest name that exists."""
 
 import re
+import shlex
 from dataclasses import is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -167,6 +168,10 @@ def _grammar(override: str, text: str) -> str:
     key, separator, value = override.partition("=")
     if not separator:
         return f"{override}: an override is written key=value, and an option of a group group=option"
-    if value.startswith(("'", '"', "[", "{")):
+    if value.startswith(("'", '"')):
         return f"{override}: {text.splitlines()[0]}"
-    return f"{override}: the value has characters with a meaning of their own\nquote it: '{key}=\"{value}\"'"
+    reason = "the value has characters with a meaning of their own"
+    if value.startswith(("[", "{")):
+        reason = f"no list and no object: {text.splitlines()[0]}"
+    escaped = value.replace('"', '\\"')
+    return f"{override}: {reason}\nquote it: " + shlex.quote(f'{key}="{escaped}"')

@@ -117,7 +117,7 @@ def _tokenise(
     with_messages: bool = False,
     validating: bool = False,
 ) -> Tokenised:
-    reading = read(data)
+    reading = read(data, validating)
     encoder = _Encoder(data, prompts, reading, report)
     if enough is None:
         chosen: Iterable[Sample] = encoder.encoded(reading)

@@ -57,9 +57,12 @@ class Tally:
     """Shortened."""
 
 
-def read(data: DataConfig) -> "Reading":
-    """The conversations of ``data.path``; raises UserError if it names no files, or no dataset that can be had."""
-    return Reading(data)
+def read(data: DataConfig, validating: bool = False) -> "Reading":
+    """The conversations of ``data.path``; raises UserError if it names no files, or no dataset that can be had.
+
+    ``validating``: what is read there was set as ``data.eval_path`` or ``data.eval_split``, as messages say then.
+    """
+    return Reading(data, validating)
 
 
 def stamps(data: DataConfig) -> list[tuple[str, int, int]]:
@@ -76,16 +79,21 @@ class Reading:
             file and line.
     """
 
-    def __init__(self, data: DataConfig) -> None:
+    def __init__(self, data: DataConfig, validating: bool) -> None:
         self.data = data
+        self.setting = "data.eval_path" if validating and data.source is Source.file else "data.path"
         self.sources: list[FileSamples | HubSplit] = []
         self.tallies: list[Tally] = []
         """One a source, as far as it has been read."""
         self.first_bad: list[str] = []
         """The messages of the first few bad lines."""
         self._seen: dict[str, None] = {}
-        with _readable(data):
-            self.sources += _sources(data)
+        with self._readable():
+            if data.source is Source.hub:
+                self.sources.append(HubSplit(data, data.split or "train", "data.eval_split" if validating else "data.split"))
+            else:
+                paths = [SHIPPED] if data.path is None else files(self.setting, data.path)
+                self.sources += [FileSamples(path, data.encoding) for path in paths]
 
     @property
     def name(self) -> str:
@@ -115,7 +123,7 @@ class Reading:
                 break
             tally, reader = Tally(source.name), Reader(self.data.columns)
             self.tallies.append(tally)
-            with _readable(self.data):
+            with self._readable():
                 for line, record in source.records(reader.know):
                     tally.read += 1
                     try:
@@ -136,7 +144,7 @@ class Reading:
             raise UserError(self._nothing())
         unused = columns_never_seen(self.data.columns, self._seen)
         if unused:
-            found = ", ".join(self._seen)
+            found = visible(", ".join(self._seen))
             raise UserError(f"{self.name}: no sample has {unused}\nfound: {found}\ncheck the name, or leave the key null")
 
     def tally(self, source: str) -> Tally:
@@ -171,6 +179,15 @@ class Reading:
         limit = self.data.limit
         return known if limit is None else min(limit, known or limit)
 
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            path = self.data.path
+            where = f" {error.filename}" if error.filename and error.filename != path else ""
+            raise UserError(f"{self.setting}={path}: cannot read{where}: {error.strerror or error}") from error
+
     def _tell_bad(self, bad: SampleError, place: str, record: Any) -> None:
         """Remembers a bad sample, or raises UserError for it."""
         told = f"{place}: {visible(str(bad))}"
@@ -190,20 +207,4 @@ class Reading:
         if self.bad:
             return f"{self.name}: no sample could be read, {self.bad} were bad and skipped; the first:\n{self.first_bad[0]}"
         what = "is empty" if len(self.sources) == 1 else "are empty"
-        return f"{self.name} {what}: 0 samples read, 0 dropped\nset data.path to a file with samples"
-
-
-@contextmanager
-def _readable(data: DataConfig) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        where = f" {error.filename}" if error.filename and error.filename != data.path else ""
-        raise UserError(f"data.path={data.path}: cannot read{where}: {error.strerror or error}") from error
-
-
-def _sources(data: DataConfig) -> list[FileSamples] | list[HubSplit]:
-    if data.source is Source.hub:
-        return [HubSplit(data, data.split or "train", "data.split")]
-    paths = [SHIPPED] if data.path is None else files("data.path", data.path)
-    return [FileSamples(path, data.encoding) for path in paths]
+        return f"{self.name} {what}: 0 samples read, 0 dropped\nset {self.setting} to a file with samples"

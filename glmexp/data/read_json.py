@@ -112,7 +112,7 @@ class _Pieces:
                     continue
                 shown = self.rest()
                 self.take(at - self._at)
-                what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+                what = _what(error)
                 raise _broken_array(shown, what) from error
             if end < len(self._text) or not self._more():  # a number may go on
                 self.take(end - self._at)
@@ -144,7 +144,7 @@ def _broken_array(text: str, what: str) -> SampleError:
 
 
 def _bad_json(text: str, error: Exception) -> SampleError:
-    what = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+    what = _what(error) + (f" at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "")
     if "\0" in text:
         what, move = "not text: it holds NUL bytes", "of a file in UTF-16 name the encoding: data.encoding=utf-16-le"
     elif not text.startswith("{"):
@@ -154,3 +154,9 @@ def _bad_json(text: str, error: Exception) -> SampleError:
     else:
         move = "mend the line"
     return SampleError(f"not valid JSON: {what}", move, text)
+
+
+def _what(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg.removesuffix(" at")
+    return "nested too deeply" if isinstance(error, RecursionError) else "a number of too many digits"

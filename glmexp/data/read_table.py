@@ -46,11 +46,10 @@ def csv_records(file: TextFile, delimiter: str, know: Know) -> Iterator[Record]:
             header = _header(row, delimiter, know)
         except StopIteration:
             return
-        except csv.Error as error:
-            yield line, _bad_csv(error, feed)
-        except SampleError as error:
-            error.fatal |= not header
-            yield line, error
+        except (csv.Error, SampleError) as error:
+            bad = error if isinstance(error, SampleError) else _bad_csv(error, feed)
+            bad.fatal |= not header
+            yield line, bad
 
 
 class _Feed:

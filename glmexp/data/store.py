@@ -149,7 +149,8 @@ class Tokens:
         np.save(folder / "learnt.npy", np.frombuffer(self._learnt, np.bool_))
         np.save(folder / "offsets.npy", np.frombuffer(self._offsets, np.int64))
         content = {**more, **asdict(counts)}
-        (folder / COUNTS).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+        text = json.dumps(content, ensure_ascii=False, indent=1)
+        (folder / COUNTS).write_text(text, encoding="utf-8", errors="backslashreplace")  # stray bytes in a file's name
 
 
 @dataclass

@@ -8,6 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,6 +31,8 @@ def answer(folder: Path, work: Work) -> int:
     die_with_parent()
     writer = RankWriter(folder, 0)
     _quieten()
+    if isinstance(sys.__stdout__, TextIOWrapper):
+        sys.__stdout__.reconfigure(errors="backslashreplace")  # Chinese on an ASCII terminal
     try:
         with contextlib.redirect_stdout(sys.stderr):
             request = json.loads((folder / REQUEST).read_text(encoding="utf-8"))

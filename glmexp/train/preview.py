@@ -1,48 +1,36 @@
 """The ``preview`` verb's child: ``python -m glmexp.train.preview FOLDER`` prints samples as they would be trained on."""
 
-import contextlib
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TextIO
 
-from glmexp.config import load
 from glmexp.config.choices import Init, Source
-from glmexp.config.errors import UserError
-from glmexp.trial.orphan import die_with_parent
-from glmexp.trial.record import CONFIG, RankWriter, State
+from glmexp.config.schema import Config
+from glmexp.train.child import answer
 
 SAMPLES = 5
 """Samples shown when ``data.limit`` is null."""
 
 
-def main(folder: Path) -> int:
-    """Prints the samples; a user's error goes into ``rank0.json`` for the parent to tell."""
-    die_with_parent()
-    writer = RankWriter(folder, 0)
-    try:
-        lines = render(folder)
-    except UserError as error:
-        writer.finish(State.invalid, str(error))
-        return 2
-    with contextlib.suppress(BrokenPipeError):  # as with `preview ... | head`
-        print("\n".join(lines), flush=True)
-    writer.finish(State.complete)
-    return 0
+def preview(config: Config, _: Mapping[str, Any], out: TextIO) -> None:
+    """Prints the samples; raises UserError."""
+    print("\n".join(render(config)), file=out, flush=True)
 
 
-def render(folder: Path) -> list[str]:
+def render(config: Config) -> list[str]:
     from glmexp.data.preview import render as render_samples
     from glmexp.models import load_tokenizer, locate
     from glmexp.models.prompts import prompts_for
 
-    config = load(folder / CONFIG)
     samples = config.data.limit or SAMPLES
     if config.data.source is Source.synthetic:
         return render_samples(config.data, None, None, samples)
     model = replace(config.model, init=Init.random)  # so that no weights are fetched
-    tokenizer = load_tokenizer(locate(model), model.template)
+    tokenizer = load_tokenizer(locate(model), config.model.template)
     return render_samples(config.data, tokenizer, prompts_for(tokenizer), samples)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(answer(Path(sys.argv[1]), preview))

@@ -103,7 +103,8 @@ class RankRecord:
 def write_json(path: Path, content: Any, lasting: bool = True) -> None:
     """Writes ``content`` as JSON, whole or not at all; ``lasting``, even if the machine goes down meanwhile."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as handle:
+    # What is no character, such as a stray byte in a file's name, is written as JSON's own escape of it.
+    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as handle:
         json.dump(content, handle, indent=2, ensure_ascii=False)
         if lasting:
             handle.flush()

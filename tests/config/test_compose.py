@@ -74,6 +74,8 @@ def test_a_saved_config_with_a_broken_rule_is_refused(tmp_path):
         (["zero"], ["zero", "key=value"]),
         (["model=auto"], ["model.path", "not set"]),
         (["data.path=out/epoch=3"], ["quote it", "'data.path=\"out/epoch=3\"'"]),
+        (["data.path=[x].jsonl"], ["quote it", "'data.path=\"[x].jsonl\"'"]),
+        (["data.path=it's\"a,b"], ["quote it", """'data.path="it'"'"'s\\"a,b"'"""]),
         (["deepspeed={a: {b: 1}}"], ["+deepspeed."]),
         (["zero=stage2,stage3"], ["--multirun"]),
         (["zero=stage3", "+model.kwargs.device_map=auto"], ["device_map", "never"]),

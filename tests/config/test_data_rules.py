@@ -27,6 +27,8 @@ HUB = ["data=hub", "data.path=owner/name"]
         (["data.eval_split=test"], ["data.eval_split=test has no effect", "data=hub"]),
         (["data.encoding=gb81030"], ["data.encoding=gb81030", "gb18030"]),
         (["data.encoding=base64"], ["data.encoding=base64"]),
+        (["data.encoding=undefined"], ["data.encoding=undefined"]),
+        (["data.encoding=punycode"], ["data.encoding=punycode"]),
         (["data=synthetic", "data.encoding=gbk"], ["data.encoding=gbk has no effect"]),
         (["data=synthetic", "data.eval_path=a.jsonl"], ["data.eval_path", "no effect"]),
         (["data=hub"], ["data.path is not set"]),
@@ -87,3 +89,15 @@ def test_validation_on_what_is_trained_on_is_warned_of():
     told = warnings(compose(["data.path=[a.jsonl,b.jsonl]", "data.eval_path=b.jsonl"]).config)
     assert any("b.jsonl is trained on too" in line for line in told)
     assert not any("trained on too" in line for line in warnings(compose(["data.eval_path=b.jsonl"]).config))
+
+
+def test_a_pattern_that_takes_the_validation_file_too_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jsonl", "dev.jsonl"):
+        (tmp_path / name).touch()
+    (tmp_path / "link.json").symlink_to("dev.jsonl")
+    for overrides in (["data.path='*.jsonl'", "data.eval_path=dev.jsonl"], ["data.path='d*'", "data.eval_path=link.json"]):
+        told = warnings(compose(overrides).config)
+        assert any(f"data.eval_path={tmp_path}/dev.jsonl is trained on too" in line for line in told)
+    told = warnings(compose(["data.path='a*'", "data.eval_path=dev.jsonl"]).config)
+    assert not any("trained on too" in line for line in told)

@@ -224,3 +224,8 @@ def test_a_line_of_fifty_megabytes_is_read(write, name):
     content = {"a.jsonl": sample, "a.json": f"[{sample}, {sample}]", "a.csv": f"prompt,response\na,{long}\n"}[name]
     found = messages(write(content, name))
     assert {len(turns[-1]["content"]) for turns in found} == {len(long)}
+
+
+def test_a_broken_first_line_of_a_table_cannot_be_skipped(write):
+    path = write('"prompt"x,response\nprompt,response\na,b\n', "a.csv")
+    assert "on_bad" not in refused(path, f"{path}:1: not valid CSV", on_bad=OnBad.skip)

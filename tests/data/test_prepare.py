@@ -1,5 +1,6 @@
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from glmexp.config.choices import OnBad, OverLength, Source, Turns
 from glmexp.config.errors import UserError
 from glmexp.data import Samples, prepare
 from glmexp.data.store import Counts, Part, Tokens, publish
+from glmexp.trial.record import RankWriter, read_rank
 
 PAIRS = [{"prompt": "ab", "response": "xyz"}, {"prompt": "abcd", "response": "x"}, {"prompt": "abcdefgh", "response": "xy"}]
 
@@ -260,3 +262,13 @@ def test_cut_samples_are_counted_where_they_went(write, tmp_path):
     assert (training.counts.cut, training.counts.turns_cut) == (7, 7)
     assert (validation.counts.cut, validation.counts.turns_cut) == (3, 3)
     assert "7 kept (7 cut, 7 oldest turns left out), 3 held out" in training.counts.describe()
+
+
+def test_a_file_may_have_stray_bytes_in_its_name(write, tmp_path):
+    """As one that was unpacked from an archive of another encoding."""
+    paths = [write(PAIRS, name) for name in ("a.jsonl", os.fsdecode(b"b\xff.jsonl"))]
+    samples = prepared(paths, tmp_path)
+    assert [Path(told["source"]) for told in samples.counts.sources] == paths
+    record = RankWriter(tmp_path, 0)
+    record.note(f"data: {paths[1]}")
+    assert read_rank(tmp_path, 0).notes == [f"data: {paths[1]}"]

@@ -278,3 +278,29 @@ def test_a_long_array_is_read_a_piece_at_a_time(write, monkeypatch):
     assert lines(path) == [2 + 4 * number for number in range(8)]
     refused(write('[{"prompt": "a", "response": "b"},\n 12345678901234567890]'), ":2:", "found a number")
     refused(write('[{"prompt": "a", "response": "b"},\n {"prompt": nul}]'), ":2:", "Expecting value")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"prompt": 1' + "0" * 5000 + ', "response": "b"}', "a number of too many digits"),
+        ('{"prompt": ' + "[" * 100_000, "nested too deeply"),
+        ('{"prompt": "a\tb", "response": "b"}', "Invalid control character at column 14"),
+    ],
+)
+def test_why_a_line_is_no_json(write, text, words):
+    refused(write(text), f"not valid JSON: {words}")
+    if "column" not in words:
+        refused(write(f"[{text}]"), f"not valid JSON: {words}")
+
+
+def test_names_of_columns_that_no_terminal_can_show_are_escaped(write):
+    message = refused(write('{"\\ud800": "x", "prompt": "a", "response": "b"}'), columns={"system": "sys"})
+    assert r"found: \ud800, prompt" in message
+
+
+def test_validation_data_is_told_by_its_own_setting(write, tmp_path):
+    with pytest.raises(UserError, match=r"set data\.eval_path to a file with samples"):
+        list(read(data_config(write("")), validating=True))
+    with pytest.raises(UserError, match=r"^data\.eval_path=.* is not there"):
+        read(data_config(tmp_path / "absent.jsonl"), validating=True)
