@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from glmexp.config.errors import UserError
 from glmexp.config.rules import check_values
@@ -126,9 +127,15 @@ def _plain(value: Any) -> Any:
 
 def load(path: Path | str) -> Config:
     """Reads a saved ``config.yaml``; raises UserError for one that this version does not understand."""
-    values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (YAMLError, UnicodeDecodeError, OmegaConfBaseException, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())[:400]}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} is not a configuration: wanted a mapping, found a {type(values).__name__}")
+    # What glmexp saves is resolved: in somebody else's file it could read a variable of this environment into a model card.
+    if unresolved := next((key for key, value in leaves(values) if "${" in str(value)), None):
+        raise UserError(f"{path}: {unresolved} holds an interpolation\nwrite the value itself")
     return from_values({str(key): value for key, value in values.items()})
 
 

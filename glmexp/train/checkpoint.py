@@ -25,7 +25,7 @@ from glmexp.config.schema import Config
 from glmexp.train.checkpoint_files import OWN, Contents
 from glmexp.train.checkpoint_layout import layout, trained
 from glmexp.train.checkpoint_restore import scaler_state
-from glmexp.train.checkpoint_writer import FileWriter
+from glmexp.train.checkpoint_writer import FileWriter, settle
 from glmexp.train.disk import check_room
 from glmexp.train.engine import zero_stage
 from glmexp.train.ranks import Ranks
@@ -37,6 +37,8 @@ LOGGER = logging.getLogger(__name__)
 
 FORMAT = 1
 """Of ``state.json`` and of what is added to DeepSpeed's files."""
+READ = ("applied", "skipped", "skipped_in_a_row", "zero_stage", "loss_scaler", "batch.total", "method", "optimizer")
+"""What a run that goes on reads in ``state.json`` besides ``step`` and ``files``."""
 
 
 class Checkpoints:
@@ -97,7 +99,7 @@ class Checkpoints:
         if path is not None:
             return saved.find(Path(path))
         for folder in reversed(saved.folders(self.run)):
-            if older is not None and folder.name >= older.name:
+            if older is not None and saved.step_of(folder) >= saved.step_of(older):
                 continue
             wrong = saved.damage(folder)
             if wrong is None:
@@ -107,7 +109,8 @@ class Checkpoints:
 
     def _open(self, found: saved.Saved) -> tuple[Contents | None, str | None]:
         """The checkpoint open on every rank, or what is wrong with it on the first that found fault."""
-        contents, wrong = None, None
+        lacking = [key for key in READ if key not in found.state and found.state.get("format") == FORMAT]
+        contents, wrong = None, f"{saved.STATE} lacks {lacking[0]}" if lacking else None
         files = sorted(found.path / name for name in found.state["files"])
         for file in files[self.ranks.rank :: self.ranks.world_size]:
             wrong = wrong or saved.corruption(file)
@@ -118,7 +121,9 @@ class Checkpoints:
         told: list[str | None] = [None] * self.ranks.world_size
         dist.all_gather_object(told, wrong)
         first = next((words for words in told if words), None)
-        return contents, first if first is None or str(found.path) in first else f"{found.path} is damaged: {first}"
+        if first is not None and str(found.path) not in first:
+            first = f"{found.path} is damaged: {first}\nuse another checkpoint"
+        return contents, first
 
     def _check(self, found: saved.Saved) -> None:
         """Raises UserError for a checkpoint that this run cannot go on from; warns of what is not as it was."""
@@ -211,12 +216,12 @@ class Checkpoints:
             if not (building / file).is_file() or (building / file).stat().st_size != size:
                 raise UserError(f"{building / file} cannot be seen from rank 0: the ranks need a folder that they share")
         write_json(building / saved.STATE, state)
-        _settle(building)
+        settle(building)
         target = self.root / name
         if target.exists():
             self._remove(target)
         os.rename(building, target)
-        _settle(self.root)
+        settle(self.root)
         self._rotate()
 
     def _state(self, engine: DeepSpeedEngine, step: int, skips: Skips) -> dict[str, Any]:
@@ -296,12 +301,3 @@ def _own_writer(engine: DeepSpeedEngine, base: Path) -> Iterator[FileWriter]:
     finally:
         engine.checkpoint_engine = before
         del engine._copy_recovery_script
-
-
-def _settle(folder: Path) -> None:
-    """Makes the names in a folder last, should the machine go down."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,19 +25,26 @@ def predict(config: Config, request: dict[str, Any], out: TextIO) -> None:
     run = Path(request["run"])
     source = find_source(run, request["checkpoint"])
     model, tokenizer = load_trained(run, config, where, source)
-    chat = Chat(model, tokenizer, config.eval, out, request["system"])
+    chat = Chat(model, tokenizer, config.eval, out, _text(request["system"]))
     note(f"{config.method.name.value} model of {run}, from {source}")
     if request["questions"] is not None:
         chat.answer_all(request["questions"], config.eval.micro or BATCH)
     elif request["question"] is not None:
-        chat.ask(request["question"])
+        chat.ask(_text(request["question"]))
     else:
         talk(chat)
+
+
+def _text(word: str | None) -> Any:
+    """A word of the command line without bytes that are no characters, which no tokenizer takes."""
+    return word and word.encode("utf-8", "replace").decode("utf-8")
 
 
 def talk(chat: "Chat") -> None:
     """Questions from standard input until its end, ``exit`` or Ctrl-D; ``clear`` forgets what was said."""
     terminal = sys.stdin.isatty() and chat.out.isatty()
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     if terminal:
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  (input() edits with it: a Chinese character is deleted whole)

@@ -13,7 +13,7 @@ from glmexp.config.checkpoint import validates
 from glmexp.config.choices import TrackerName
 from glmexp.config.compose import Composed, absolute_paths, compose
 from glmexp.config.errors import USER_ERROR, UserError
-from glmexp.config.evaluation import validation_alone, where_from
+from glmexp.config.evaluation import where_from
 from glmexp.config.files import from_values, to_values
 from glmexp.config.schema import Config
 from glmexp.dsconfig.inference import inference
@@ -67,7 +67,8 @@ def main(arguments: Sequence[str]) -> int:
     config = evaluated(trained, given)
     if not validates(config):
         raise UserError(f"{run} was trained without validation samples\nname some: {where_from(config)}")
-    check_inputs(replace(config, data=validation_alone(config.data)))
+    data = config.data if config.data.eval_path is None else replace(config.data, path=None)  # what it trained on may be gone
+    check_inputs(replace(config, data=data))
     placement = resolve(config, os.environ)
     folder = new_folder(run)
     write_json(folder / REQUEST, {"run": str(run.absolute()), "checkpoint": checkpoint})

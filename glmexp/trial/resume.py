@@ -30,6 +30,7 @@ from glmexp.trial.saved import checkpoints, folders
 
 LOCK = ".lock"
 MOST_SETTINGS = 3
+OTHERWISE = " (of the same settings: the ranks, the device, a file of the data or the model, torch or DeepSpeed is another)"
 
 
 @dataclass
@@ -207,4 +208,4 @@ def _difference(config: Config, run: Path) -> str:
         for key, value in now.items()
         if key in there and there[key] != value and not {key, key.split(".")[0]} & set(NOT_HASHED)
     ]
-    return f" ({'; '.join(told[:MOST_SETTINGS])}{'; ...' if told[MOST_SETTINGS:] else ''})" if told else ""
+    return f" ({'; '.join(told[:MOST_SETTINGS])}{'; ...' if told[MOST_SETTINGS:] else ''})" if told else OTHERWISE

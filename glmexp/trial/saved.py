@@ -36,7 +36,7 @@ class Saved:
 
 
 def tag(step: int) -> str:
-    """Name of the checkpoint after optimizer step ``step``; names sort as steps do."""
+    """Name of the checkpoint after optimizer step ``step``; names of fewer than seven digits sort as steps do."""
     return f"step-{step:06d}"
 
 
@@ -46,7 +46,7 @@ def folders(run: Path) -> list[Path]:
         found = [path for path in (run / FOLDER).iterdir() if NAME.match(path.name) and path.is_dir()]
     except OSError:
         return []
-    return sorted(found, key=_step)
+    return sorted(found, key=step_of)
 
 
 def checkpoints(run: Path) -> list[Saved]:
@@ -66,7 +66,7 @@ def damage(path: Path) -> str | None:
         files = {str(name): int(size) for name, size in saved.state["files"].items()}
     except FileNotFoundError:
         return f"{STATE} is not there"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{STATE} cannot be read"
     for name, size in files.items():
         try:
@@ -120,7 +120,8 @@ def best(run: Path) -> dict[str, Any] | None:
     return content if known else None
 
 
-def _step(path: Path) -> int:
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint's folder."""
     found = NAME.match(path.name)
     return int(found[1]) if found else -1
 

@@ -42,7 +42,9 @@ def parse(verb: str, arguments: Sequence[str], options: Collection[str]) -> tupl
         elif equals and named and not Path(word).exists():
             close = nearest(key.rpartition(".")[2], options)
             hint = f"; did you mean {close}?" if close else ""
-            raise UserError(f"{word}: {verb} has no option {key}{hint}\nit takes {', '.join(options)} as key=value")
+            raise UserError(
+                f"{word}: {verb} has no option {key}{hint}\nit takes {', '.join(options)} as key=value; bare words go after --"
+            )
         elif word.startswith("-") and word != "-" and not any(letter.isspace() for letter in word):
             raise UserError(
                 f"{verb} {word}: no such option; it takes {', '.join(options)} as key=value\nbare words go after --"
@@ -58,10 +60,22 @@ def run_config(verb: str, folder: Path) -> Config:
         raise UserError(f"{verb}: {folder} is {'no folder' if folder.exists() else 'not there'}\ngive the folder of a run")
     if (folder / CONFIG).is_file():
         return load(folder / CONFIG)
-    found = (path.parent for path in folder.glob(f"*/**/{CONFIG}") if path.parts[-3] != EVALUATED)
-    runs = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
-    hint = f"give one of the runs in it, such as {runs[0]}" if runs else "give the folder of a run, as outputs/DATE/TIME-ID"
+    above = next((path for path in folder.absolute().parents[:2] if (path / CONFIG).is_file()), None)
+    found = [path.parent for pattern in (f"*/{CONFIG}", f"*/*/{CONFIG}") for path in folder.glob(pattern)]
+    runs = sorted((path for path in found if path.parent.name != EVALUATED), key=_changed_at, reverse=True)
+    hint = "give the folder of a run, as outputs/DATE/TIME-ID"
+    if above is not None:
+        hint = f"give the folder of the run that it is in, {above}"
+    elif runs:
+        hint = f"give one of the runs in it, such as {runs[0]}"
     raise UserError(f"{verb}: {folder} is not a run: it has no {CONFIG}\n{hint}")
+
+
+def _changed_at(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def changed(config: Config, given: Mapping[str, str]) -> Config:

@@ -175,3 +175,23 @@ def test_torchs_adam_counts_where_its_kernel_looks(options: dict[str, bool], dev
     count = checkpoint_restore._counter(3, adam, torch.device("meta"))
     assert isinstance(count, torch.Tensor)
     assert count.device.type == device
+
+
+def test_a_state_that_lacks_a_figure_is_passed_over_and_a_million_steps_sort(tmp_path: Path, monkeypatch: Any) -> None:
+    kept = checkpoints(tmp_path, "train.resume=auto", "checkpoint.keep=9")
+    monkeypatch.setattr(checkpoint, "Contents", lambda found: SimpleNamespace(saved=found))
+    kept.steps = 2_000_000
+    for step in (999_999, 1_000_000, 1_000_001):
+        assert kept.save(Engine(), step, Skips(kept.config))
+    for step in (1_000_000, 1_000_001):
+        path = tmp_path / saved.FOLDER / saved.tag(step) / saved.STATE
+        state = json.loads(path.read_text())
+        del state["method"]
+        path.write_text(json.dumps(state))
+    chosen = kept.choose()
+    assert chosen is not None
+    assert chosen.saved.step == 999_999
+    assert ["step-1000001 is passed over" in line for line in kept.writer.record.warnings] == [True, False]
+    kept.config.train.resume = str(tmp_path)
+    with pytest.raises(UserError, match=r"state\.json lacks method\nuse another checkpoint"):
+        kept.choose()
