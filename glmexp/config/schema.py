@@ -8,7 +8,7 @@ Values live in ``conf/*.yaml``, types and ranges here; a required field is ``MIS
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Optional
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from omegaconf import MISSING
 
 from glmexp.config.choices import (
@@ -74,7 +74,8 @@ class MethodConfig:
     """LoRA r: columns of the low-rank update."""
     alpha: Annotated[Optional[float], Gt(0)] = MISSING
     """LoRA scale: the update is multiplied by alpha / rank."""
-    dropout: Annotated[Optional[float], Ge(0.0), Le(1.0)] = MISSING
+    dropout: Annotated[Optional[float], Ge(0.0), Lt(1.0)] = MISSING
+    """Of what goes into an adapter, or of the prefix: the share that each step leaves out."""
     target_modules: Optional[list[str]] = MISSING
     """Linear layers that get an adapter; null takes the model's attention projections."""
     dora: Optional[bool] = None

@@ -74,7 +74,7 @@ def targets(model: PreTrainedModel, method: MethodConfig) -> list[str]:
             close = nearest(name, known)
             hint = f"; did you mean {close}?" if close else ""
             raise UserError(
-                f"method.target_modules: {name} is not a linear layer of this model{hint}\n"
+                f"method.target_modules: {name} is not a linear layer below this model's head{hint}\n"
                 f"its linear layers are {', '.join(known)}"
             )
     if not chosen:

@@ -46,6 +46,7 @@ def test_a_field_of_another_method_is_refused_with_the_method_that_uses_it(metho
         (["method=freeze", "method.last_layers=null"], ["train nothing", "method.last_layers=2", "method.trainable"]),
         (["method=freeze", "method.last_layers=null", "method.trainable=[]"], ["train nothing"]),
         (["method=freeze", "method.last_layers=0"], ["method.last_layers=0", "at least 1"]),
+        (["method=lora", "method.dropout=1"], ["method.dropout=1", "less than 1"]),
         (["method=qlora", "zero=stage3", "zero.zero_quantized_weights=true"], ["quantised already"]),
         (["method=qlora", "zero=stage3", "offload=nvme", "offload.nvme_path=/tmp"], ["offload=nvme", "offload=cpu_all"]),
     ],
