@@ -11,6 +11,8 @@ is the field ``b`` of the object in column ``a``. The form is found at the first
 of the file must have the same.
 """
 
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -153,8 +155,14 @@ def _unknown_form(sample: dict[str, Any]) -> SampleError:
     return SampleError(
         "none of the usual columns (content+summary, instruction+output, prompt+response, query+response, messages, "
         f"conversations); found: {_found(sample)}",
-        f"name them, for example: data.columns.prompt={prompt} data.columns.response={response}",
+        f"name them, for example: {_override('prompt', prompt)} {_override('response', response)}",
     )
+
+
+def _override(key: str, column: str) -> str:
+    """``data.columns.KEY=COLUMN`` as a shell takes it, and Hydra, which wants quotes around what is not ASCII."""
+    plain = column == "<column>" or re.fullmatch(r"[A-Za-z_][\w.-]*", column, re.ASCII)
+    return f"data.columns.{key}={column}" if plain else shlex.quote(f'data.columns.{key}="{column}"')
 
 
 def _listed(sample: dict[str, Any], name: str) -> list[Message]:

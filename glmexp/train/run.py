@@ -106,11 +106,9 @@ class Run:
             report = lambda done, total: self.writer.progress(Phase.tokenising, done, total)  # noqa: E731
             prepare(config.data, prompts, vocabulary, config.train.seed, self.folder, report, samples_needed(config, total))
         samples, validation = Samples.open(self.folder), Samples.open(self.folder, "validation")
-        self.tell_data(samples.counts)
+        self.tell_data("data", samples.counts)
         if validation is not None:
-            self.tell(f"validation data: {validation.counts.describe()}")
-            for line in validation.counts.details():
-                self.tell(f"validation data: {line}")
+            self.tell_data("validation data", validation.counts)
         self.writer.progress(Phase.loading)
         return samples
 
@@ -123,15 +121,15 @@ class Run:
         LOGGER.info("%s", line)
         self.writer.note(line)
 
-    def tell_data(self, counts: Any) -> None:
+    def tell_data(self, name: str, counts: Any) -> None:
         """How many samples were read, kept, cut and dropped: on the screen, and in the result where some were lost."""
-        LOGGER.info("data: %s", counts.describe())
+        LOGGER.info("%s: %s", name, counts.describe())
         lost = bool(counts.cut or counts.dropped or counts.bad)
-        self.writer.note(f"data: {counts.describe()}", warning=lost)
+        self.writer.note(f"{name}: {counts.describe()}", warning=lost)
         for line in counts.details():
-            self.tell(f"data: {line}")
+            self.tell(f"{name}: {line}")
         if counts.first_bad:
-            LOGGER.warning("bad lines: %s", "; ".join(counts.first_bad))
+            LOGGER.warning("bad lines of the %s: %s", name, "; ".join(counts.first_bad))
 
     def tell_limit(self, longest: int | None) -> None:
         """Warns of samples longer than the positions that the model was trained on."""

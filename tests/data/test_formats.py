@@ -112,7 +112,7 @@ def test_a_quote_that_is_never_closed_cannot_be_skipped(write):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("你好,您好\n再见,好的\n", ["found: 你好, 您好", "first line must name the columns", "data.columns.prompt=你好"]),
+        ("你好,您好\n再见,好的\n", ["found: 你好, 您好", "first line must name the columns", "'data.columns.prompt=\"你好\"'"]),
         ("prompt;response\na;b\n", ["found: prompt;response", "separated by ','", "';'"]),
         ("prompt,response,prompt\na,b,c\n", ["two columns have the name 'prompt'"]),
         ('{"prompt": "a", "response": "b"}\n', ["content is JSON", ".jsonl"]),
@@ -146,7 +146,9 @@ def test_files_of_no_format(write):
     refused(path, "data.encoding=gbk has no effect", encoding="gbk")
 
 
-@pytest.mark.parametrize("content", [b"not packed", gzip.compress(b'{"prompt": "a", "response": "b"}\n' * 9)[:-9]], ids=["not packed", "cut short"])
+@pytest.mark.parametrize(
+    "content", [b"not packed", gzip.compress(b'{"prompt": "a", "response": "b"}\n' * 9)[:-9]], ids=["not packed", "cut short"]
+)
 def test_a_damaged_archive_is_told(write, content):
     path = write(content, "a.jsonl.gz")
     refused(path, str(path), "gzip archive is damaged")

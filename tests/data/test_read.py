@@ -304,3 +304,8 @@ def test_validation_data_is_told_by_its_own_setting(write, tmp_path):
         list(read(data_config(write("")), validating=True))
     with pytest.raises(UserError, match=r"^data\.eval_path=.* is not there"):
         read(data_config(tmp_path / "absent.jsonl"), validating=True)
+
+
+def test_columns_whose_names_want_quotes_are_told_with_them(write):
+    message = refused(write([{"问题": "a", "the answer": "b"}]))
+    assert "example: 'data.columns.prompt=\"问题\"' 'data.columns.response=\"the answer\"'" in message
