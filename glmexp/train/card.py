@@ -19,7 +19,7 @@ from glmexp.trial.record import DS_CONFIG, EVALUATIONS, METRICS, RESULT
 
 TAG = "glmexp"
 """Tag in the card's front matter by which an export is known as one."""
-FOLDERS = re.compile(r"(?<![\w.:/-])[~/][^,\[\]\s'\"]*/")
+FOLDERS = re.compile(r"(?<![\w.:/-])[~/][^,\[\]\n'\"]*/")
 """The folders of an absolute path: they say whose machine it was."""
 PACKAGES = ("glmexp", "deepspeed", "torch", "transformers", "peft")
 
@@ -129,7 +129,7 @@ def _data(config: Config, run: Path) -> str:
         return "Random tokens."
     paths = data.path if isinstance(data.path, list) else [data.path]
     names = ", ".join(
-        "the instruction set that ships with glmexp" if path is None else FOLDERS.sub("", str(path)) for path in paths
+        "the instruction set that ships with glmexp" if path is None else _without_folders(str(path)) for path in paths
     )
     content = _json(run / TOKENS / COUNTS)
     known = {field.name for field in fields(Counts)}
@@ -137,11 +137,16 @@ def _data(config: Config, run: Path) -> str:
     return f"{names}{f': {counts}' if counts else ''}. At most {data.max_length} tokens a sample."
 
 
+def _without_folders(path: str) -> str:
+    """The name of a local file or pattern; a hub id as it is."""
+    return path.rpartition("/")[2] if path.startswith(("/", "~")) else path
+
+
 def _scores(run: Path, rows: list[dict[str, Any]], step: int | None) -> str:
     lines = []
     if rows:
         lines.append(
-            f"Training loss {rows[0]['loss']:.4g} at the first step, {rows[-1]['loss']:.4g} at step {rows[-1]['step']}."
+            f"Training loss {rows[0]['loss']:.4g} at step {rows[0]['step']}, {rows[-1]['loss']:.4g} at step {rows[-1]['step']}."
         )
     evaluations = _rows(run / EVALUATIONS, step)
     if evaluations and step in (None, evaluations[-1]["step"]):

@@ -1,6 +1,7 @@
 """How good the model is on the validation samples: loss and perplexity, and scores of the answers that it gives itself."""
 
 import json
+import logging
 import math
 import os
 import time
@@ -25,6 +26,8 @@ from glmexp.train.generate import generate
 from glmexp.train.loss import IGNORED, loss_sum, target_count
 from glmexp.train.sequence_parallel import part_of
 from glmexp.trial.record import EVALUATIONS, PREDICTIONS
+
+LOGGER = logging.getLogger(__name__)
 
 Told = Callable[[float], None]
 """Takes the share of an evaluation that is done, from 0 to 1."""
@@ -208,6 +211,7 @@ class EvaluationsFile:
     def __init__(self, folder: Path, rank: int, after: int = 0) -> None:
         self.path = folder / EVALUATIONS
         self.writes = rank == 0
+        self.waiting = ""
         self.rows: list[dict[str, Any]] = []
         """The rows that were there and stay."""
         if self.writes and self.path.exists():
@@ -216,10 +220,19 @@ class EvaluationsFile:
             _replace(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
 
     def append(self, evaluation: Evaluation) -> None:
-        """One whole line at once."""
-        if self.writes:
+        """One whole line at once; what a full disk has no room for is written with the next."""
+        if not self.writes:
+            return
+        self.waiting += json.dumps(evaluation.row()) + "\n"
+        before = self.path.stat().st_size if self.path.exists() else 0
+        try:
             with self.path.open("a", encoding="utf-8") as handle:
-                handle.write(json.dumps(evaluation.row()) + "\n")
+                handle.write(self.waiting)
+            self.waiting = ""
+        except OSError as error:
+            LOGGER.warning("%s: %s; the evaluation waits", self.path.name, error.strerror)
+            if self.path.exists():
+                os.truncate(self.path, before)
 
 
 def _row(line: str) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from glmexp.models import describe
 from glmexp.models.load import stored_state
 from glmexp.train.child import answer, device, note
 from glmexp.train.device import DTYPES
-from glmexp.train.exported import SPARE, publish, refuse_foreign, write_card, write_standard
+from glmexp.train.exported import SPARE, clear, publish, refuse_foreign, write_card, write_standard
 from glmexp.train.layout import (
     WHOLE_MODEL,
     State,
@@ -50,6 +50,7 @@ def export(config: Config, request: dict[str, Any], out: TextIO) -> None:
     model, state = trained_state(run, config, source, merge, dtype)
     if is_base(state, config):
         warn_of_nothing()
+    clear(target.resolve())
     _refuse_full(target, state)
     count = len(state)
     # A run on synthetic data may have a model without a tokenizer.

@@ -1,6 +1,7 @@
 """An export: a folder that is filled under another name, checked, and put in its place whole."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from glmexp.config.schema import Config
 from glmexp.models.prompts import prompts_for
 from glmexp.train.card import card, is_export
 from glmexp.train.layout import State, is_adapter, write_adapter, write_model, write_prefix
+from glmexp.trial.orphan import is_alive
 
 SPARE = 1.02
 """What headers, tokenizer and configuration take on top of the weights."""
@@ -56,7 +58,12 @@ def write_card(
 
 
 def publish(target: Path, fill: Callable[[Path], None]) -> None:
-    """Lets ``fill`` make a folder and puts it at ``target``, whole or not at all; what was there before is replaced."""
+    """Lets ``fill`` make a folder and puts it at ``target``, whole or not at all; what was there before is replaced.
+
+    A link stays one, and what it leads to is replaced.
+    """
+    target = target.resolve()
+    clear(target)
     building, old = (target.with_name(f".{target.name}.{os.getpid()}{ending}") for ending in ("", ".old"))
     shutil.rmtree(building, ignore_errors=True)
     try:
@@ -69,6 +76,15 @@ def publish(target: Path, fill: Callable[[Path], None]) -> None:
     finally:
         shutil.rmtree(building, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def clear(target: Path) -> None:
+    """Removes what exports to ``target`` that were killed left beside it, as large as the export."""
+    names = re.compile(rf"\.{re.escape(target.name)}\.(\d+)(\.old)?")
+    for path in target.parent.iterdir() if target.parent.is_dir() else ():
+        found = names.fullmatch(path.name)
+        if found and not is_alive(int(found[1])) and (target.exists() or not found[2]):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def refuse_foreign(target: Path) -> None:

@@ -1,6 +1,7 @@
 """What is measured: a line an optimizer step, and the figures of the whole run."""
 
 import json
+import logging
 import math
 import os
 import resource
@@ -8,6 +9,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +20,8 @@ import torch.distributed as dist
 from glmexp.train.device import GIB, all_reduced
 from glmexp.train.ranks import Ranks
 from glmexp.trial.record import STEP_FIGURES
+
+LOGGER = logging.getLogger(__name__)
 
 SETTLING_STEPS = 3
 """Steps of a training run left out of its speed: allocators, autotuning and ZeRO-3's trace settle in them."""
@@ -69,19 +73,33 @@ class MetricsFile:
     def __init__(self, path: Path, rank: int, kept: int = 0) -> None:
         if rank == 0:
             cut_back(path, kept)
-        self._handle = path.open("a", encoding="utf-8") if rank == 0 else None
+        self._handle = path.open("ab", buffering=0) if rank == 0 else None
+        self._waiting = b""
 
     def append(self, figures: StepFigures) -> None:
-        """One whole line at once, so that a reader never sees half of it. Infinity and NaN, which JSON lacks, become null."""
+        """One whole line at once, so that a reader never sees half of it. Infinity and NaN, which JSON lacks, become null.
+
+        What a full disk has no room for waits until there is some: the run goes on.
+        """
         if self._handle is not None:
-            self._handle.write(json.dumps({key: finite(value) for key, value in asdict(figures).items()}) + "\n")
-            self._handle.flush()
+            line = json.dumps({key: finite(value) for key, value in asdict(figures).items()})
+            self._waiting += line.encode() + b"\n"
+            self._write(self._handle)
+
+    def _write(self, handle: FileIO) -> None:
+        while self._waiting:
+            try:
+                self._waiting = self._waiting[handle.write(self._waiting) :]
+            except OSError as error:
+                LOGGER.warning("%s: %s; %d lines wait", handle.name, error.strerror, self._waiting.count(b"\n"))
+                return
 
     def __enter__(self) -> "MetricsFile":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._handle is not None:
+            self._write(self._handle)
             self._handle.close()
 
 

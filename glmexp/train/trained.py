@@ -91,6 +91,10 @@ def _nothing(run: Path, chosen: str | None, kept: list[saved.Saved]) -> str:
     if chosen == EXPORT:
         there = f"; take checkpoint={NEWEST}" if names else ""
         return f"checkpoint={EXPORT}: {run} has no {EXPORT}/{there}\ntrain.save_weights=true writes it at the end of a run"
+    if not names and (damaged := saved.folders(run)):
+        return (
+            f"checkpoint={chosen}: {run} holds no whole checkpoint\n{damaged[-1].name} is damaged: {saved.damage(damaged[-1])}"
+        )
     if not names:
         return f"checkpoint={chosen}: {run} holds no whole checkpoint\ncheckpoint.every=N makes a run save one every N steps"
     broken = [path.name for path in saved.folders(run) if path.name == chosen]

@@ -7,6 +7,7 @@ in ``rank<N>.json``; rank 0 appends to ``metrics.jsonl``. Both sides import this
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -103,13 +104,18 @@ class RankRecord:
 def write_json(path: Path, content: Any, lasting: bool = True) -> None:
     """Writes ``content`` as JSON, whole or not at all; ``lasting``, even if the machine goes down meanwhile."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    # What is no character, such as a stray byte in a file's name, is written as JSON's own escape of it.
-    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as handle:
-        json.dump(content, handle, indent=2, ensure_ascii=False)
-        if lasting:
-            handle.flush()
-            os.fsync(handle.fileno())
-    os.replace(temporary, path)
+    try:
+        # What is no character, such as a stray byte in a file's name, is written as JSON's own escape of it.
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace") as handle:
+            json.dump(content, handle, indent=2, ensure_ascii=False)
+            if lasting:
+                handle.flush()
+                os.fsync(handle.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a write of its own does not say where
 
 
 def rank_file(folder: Path, rank: int) -> Path:
@@ -141,7 +147,8 @@ class RankWriter:
         entered = phase is not record.phase
         record.phase, record.done, record.total, record.numbers = phase, done, total, numbers
         if entered or done == total or time.time() - record.updated >= self.every_seconds:
-            self.write()
+            with suppress(OSError):  # a full disk ends no run by what is news for a moment
+                self.write()
 
     def resume(self, step: int) -> None:
         """Tells that ``metrics.jsonl`` ends with ``step`` and that the next row is that of the step after it."""
@@ -151,7 +158,8 @@ class RankWriter:
     def note(self, line: str, warning: bool = False) -> None:
         """Tells the user one line; a ``warning`` is kept in the result too."""
         (self.record.warnings if warning else self.record.notes).append(line)
-        self.write()
+        with suppress(OSError):  # told with whatever is told next
+            self.write()
 
     def finish(self, outcome: State, error: str | None = None, metrics: dict[str, Any] | None = None) -> None:
         """Tells how this rank ended; the first outcome stands."""

@@ -109,7 +109,10 @@ def nothing_left(config: Config, run: Path, known: Sessions) -> str | None:
         steps = result.metrics.get("steps")
         stopped = known.sessions[-1].get("stop_after") if known.sessions else None
         if stopped is None or stopped != steps or stopped == config.train.max_steps:
-            return f"{shown(run)} is complete ({steps} steps): nothing is left to do"
+            words = f"{shown(run)} is complete ({steps} steps): nothing is left to do"
+            if config.train.save_weights and saved and not (run / "export").is_dir():  # as after a disk that was full
+                words += f"; it has no export/, and `python -m glmexp export {shown(run)}` writes step {saved[-1].step}"
+            return words
     stop_after = config.train.stop_after
     if stop_after is not None and saved and saved[-1].step >= stop_after:
         return f"{shown(run)} is at step {saved[-1].step} already: train.stop_after={stop_after} leaves nothing to do"

@@ -1,6 +1,8 @@
 """Forms of an export, without a run: the original layout to the bit, and what is refused or warned of."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from glmexp.models import build_model, load_model, load_tokenizer, locate
 from glmexp.models.description import describe_folder
 from glmexp.models.method import apply
 from glmexp.train.card import card
-from glmexp.train.exported import publish, refuse_foreign, write_standard
+from glmexp.train.exported import clear, publish, refuse_foreign, write_standard
 from glmexp.train.layout import verify, write_model, write_original
 from glmexp.train.trained import find_source
 from glmexp.trial.export import main as export_verb
@@ -138,16 +140,22 @@ def test_where_no_trained_weights_are(tmp_path: Path) -> None:
     for chosen, told in ((None, "no trained weights"), ("best", "no whole checkpoint"), ("export", "has no export/")):
         with pytest.raises(UserError, match=told):
             find_source(tmp_path, chosen)
+    broken = tmp_path / "checkpoints/step-000004"
+    broken.mkdir(parents=True)
+    with pytest.raises(UserError, match=r"step-000004 is damaged: state\.json is not there"):
+        find_source(tmp_path, "newest")
 
 
 def test_a_card_holds_no_folder_of_this_machine(tmp_path: Path) -> None:
-    config: Config = compose(["model=tiny", "data.path=[/home/someone/a.jsonl,/home/someone/b.jsonl]"]).config
+    config: Config = compose(["model=tiny", "data.path=[/home/some one/a.jsonl,/home/some one/b.jsonl]"]).config
     (tmp_path / "result.json").write_text(
-        json.dumps({"overrides": ["data.path=[/home/someone/a.jsonl,~/b.jsonl]", "hydra.run.dir=/x/y", "model.path=THUDM/glm"]})
+        json.dumps(
+            {"overrides": ["data.path=[/home/some one/a.jsonl,~/b.jsonl]", "hydra.run.dir=/x/y", "model.path=THUDM/glm"]}
+        )
     )
     text = card(config, tmp_path, "model", "chatglm2", None)
     assert "python -m glmexp 'data.path=[a.jsonl,b.jsonl]' model.path=THUDM/glm\n" in text
-    assert "someone" not in text
+    assert "some one" not in text
     assert "a.jsonl, b.jsonl" in text
 
 
@@ -185,3 +193,22 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     save(compose(["model=tiny"]).config, tmp_path / "outputs/one" / CONFIG)
     with pytest.raises(UserError, match=r"such as .*outputs"):
         export_verb([str(tmp_path)])
+
+
+def test_what_a_killed_export_left_goes_and_a_link_stays(tmp_path: Path) -> None:
+    def fill(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "new").touch()
+
+    disk, gone = tmp_path / "disk", 2**22 + 1  # a process id above the kernel's largest
+    for name in (f".out.{gone}", f".out.{gone}.old", f".out.{os.getppid()}", f".out[1].{gone}", "out"):
+        (disk / name).mkdir(parents=True)
+    (tmp_path / "link").symlink_to(disk / "out")
+    publish(tmp_path / "link", fill)
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(path.name for path in disk.iterdir()) == [f".out.{os.getppid()}", f".out[1].{gone}", "out"]
+    assert (tmp_path / "link/new").exists()
+    shutil.rmtree(disk / "out")
+    (disk / f".out.{gone}.old").mkdir()  # the one export that is left
+    clear(disk / "out")
+    assert (disk / f".out.{gone}.old").exists()

@@ -96,6 +96,9 @@ def test_a_run_with_all_its_steps_is_left_alone(tmp_path):
     found = ask(tmp_path)
     assert found.done
     assert "is complete (6 steps)" in found.words
+    assert f"export {resume.shown(run)}` writes step 6" in found.words
+    (run / "export").mkdir()
+    assert "export" not in ask(tmp_path).words
 
 
 def test_a_run_that_was_told_to_stop_goes_on_without_that(tmp_path):
