@@ -145,7 +145,8 @@ def test_a_preview_goes_to_any_terminal(glmexp, tmp_path):
 def test_help_names_the_verbs(glmexp):
     ran = glmexp("--help")
     assert ran.code == 0
-    assert all(word in ran.out for word in ("train", "check", "preview", "zero: stage0, stage1, stage2, stage3"))
+    told = ("train", "check", "preview", "evaluate RUN", "predict  RUN", "export   RUN", "zero: stage0, stage1, stage2, stage3")
+    assert all(word in ran.out for word in told)
 
 
 def test_help_has_the_values_of_a_sweeps_settings(glmexp):
