@@ -194,7 +194,9 @@ class Reading:
         if self.data.on_bad is OnBad.skip and not bad.fatal:
             self._remember(told)
             return
-        shown = bad.text if bad.text is not None else json.dumps(record, ensure_ascii=False, default=str)
+        shown = bad.text or ""
+        if bad.text is None and record is not bad:
+            shown = json.dumps(record, ensure_ascii=False, default=str)
         start = f"\n  {visible(shown[:SHOWN])}{'…' if len(shown) > SHOWN else ''}" if shown else ""
         skip = "" if bad.fatal else "\nor leave bad lines out with data.on_bad=skip"
         raise UserError(f"{told}{start}\n{visible(bad.move)}{skip}")

@@ -37,15 +37,12 @@ class HubSplit:
 
     def records(self, know: Callable[[list[str]], list[str]]) -> Iterator[Record]:
         """The rows with their 1-based numbers; raises UserError if they cease to come."""
-        names = self._rows.column_names or list(next(iter(self._rows), {}))  # a stream may not know them before
         try:
-            columns = know(names)
+            names = self._rows.column_names or list(next(iter(self._rows), {}))  # a stream may not know them before
+            yield from enumerate(self._rows.select_columns(know(names)), start=1)
         except SampleError as error:
             error.fatal = True
             yield 1, error
-            return
-        try:
-            yield from enumerate(self._rows.select_columns(columns), start=1)
         except Exception as error:  # of whatever format and network the rows come from
             raise UserError(f"data.path={self._data.path}: the rows cannot be read: {_first_line(error)}") from error
 
@@ -86,7 +83,7 @@ def _reason(data: DataConfig, split: str, setting: str, error: Exception) -> str
         return f"{at} has no split {split}: {told}\nset {setting} to one that it has"
     if "config" in str(error).lower():
         return f"{at}, data.subset={data.subset}: {told}\nset data.subset to one that it has"
-    return f"{at} cannot be read: {told}"
+    return f"{at} cannot be read: {told}\nsave its samples as JSON lines, and name that file: data=instruct data.path=FILE"
 
 
 def _first_line(error: BaseException) -> str:

@@ -136,3 +136,14 @@ def test_no_network(tmp_path):
     told = elsewhere(tmp_path, "owner/name", HF_HUB_OFFLINE="1")
     assert "data.path=owner/name (data=hub) is not on this machine, and the hub cannot be reached" in told
     assert "HF_ENDPOINT" in told
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_dataset_of_no_samples_is_told(tmp_path, streaming):
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"x": "a"}\n')
+    message = refused(hub(folder, streaming=streaming), f"{folder}[train]:1: none of the usual columns", "found: x")
+    assert len(message.splitlines()) == 2, "the columns are wrong, and no sample is"
+    (folder / "train.jsonl").write_text('{"broken\n')
+    refused(hub(folder, streaming=streaming), f"data.path={folder}", "cannot be read")
