@@ -35,6 +35,10 @@ def contradictions(config: Config) -> Iterator[str]:
             if getattr(data, name):
                 yield f"data.{name}={getattr(data, name)} has no effect with data.source={data.source.value}; add data=hub"
     yield from _validation(data)
+    if data.columns.messages:
+        for name in ("prompt", "response", "input", "history"):
+            if value := getattr(data.columns, name):
+                yield f"data.columns.{name}={value} has no effect with data.columns.messages={data.columns.messages}"
     if data.encoding is not None:
         yield from _encoding(data)
 

@@ -88,12 +88,14 @@ class Reader:
         system = _optional_text(sample, form.system, "data.columns.system")
         if system and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": system})
+        elif system and messages[0]["content"] != system:
+            raise SampleError(f"column {form.system!r} and the first message are two system texts", "leave one of them out")
         check_order(messages)
         return messages
 
     def _detect(self, sample: dict[str, Any]) -> Form:
         columns = self.columns
-        paired = columns.prompt or columns.response
+        paired = columns.prompt or columns.response or columns.input or columns.history  # a list of messages has none of them
         listed = columns.messages or (None if paired else next((name for name in MESSAGES if name in sample), None))
         usual = next((pair for pair in PAIRS if pair[0] in sample and pair[1] in sample), None)
         prompt = columns.prompt or (usual or _first_known(sample, 0))[0]

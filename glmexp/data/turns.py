@@ -69,8 +69,10 @@ def _message(message: Any, number: int) -> Message:
     role = message[role_key]
     if role not in ROLES:
         raise SampleError(f"message {number} has the unknown role {role!r}", f"known are {', '.join(ROLES)}")
-    extras = {key: message[key] for key in ("metadata", "tools") if message.get(key)}
-    return {"role": ROLES[role], "content": message[content_key], **extras}
+    extras = {"metadata": message.get("metadata"), "tools": from_json(message.get("tools"))}
+    if not isinstance(extras["metadata"], str):  # ChatGLM3's is the text after the role; another's describes the sample
+        del extras["metadata"]
+    return {"role": ROLES[role], "content": message[content_key], **{key: value for key, value in extras.items() if value}}
 
 
 def _refuse_lost(message: dict[str, Any], number: int) -> None:
@@ -80,10 +82,15 @@ def _refuse_lost(message: dict[str, Any], number: int) -> None:
             f"message {number} has tool calls beside its text, which are not read",
             "write a call as text: an assistant message whose content is the call, then one of the role observation or tool",
         )
-    if message.get("weight") == 0:
+    if message.get("weight") not in (None, 1):
         raise SampleError(
-            f"message {number} has weight 0, which is not read",
+            f"message {number} has weight {message['weight']}, which is not read",
             "choose the answers that are learnt with data.turns, or leave the weight out",
+        )
+    if message.get("reasoning_content"):
+        raise SampleError(
+            f"message {number} has reasoning_content beside its text, which is not read",
+            "write it into the content as the model's prompt format has it, or leave it out",
         )
 
 

@@ -27,6 +27,7 @@ HUB = ["data=hub", "data.path=owner/name"]
         (["data.eval_split=test"], ["data.eval_split=test has no effect", "data=hub"]),
         (["data.encoding=gb81030"], ["data.encoding=gb81030", "gb18030"]),
         (["data.encoding=base64"], ["data.encoding=base64"]),
+        (["data.columns.messages=m", "data.columns.history=h"], ["data.columns.history=h has no effect"]),
         (["data.encoding=undefined"], ["data.encoding=undefined"]),
         (["data.encoding=punycode"], ["data.encoding=punycode"]),
         (["data=synthetic", "data.encoding=gbk"], ["data.encoding=gbk has no effect"]),

@@ -257,6 +257,9 @@ def test_fields_of_objects_are_named_with_a_dot(write):
     [
         ({"messages": [QUESTION, {**ANSWER, "content": None, "tool_calls": [{}]}]}, ["message 2 has tool calls", "as text"]),
         ({"messages": [QUESTION, {**ANSWER, "weight": 0}]}, ["message 2 has weight 0", "data.turns"]),
+        ({"messages": [QUESTION, {**ANSWER, "weight": 0.5}]}, ["message 2 has weight 0.5"]),
+        ({"messages": [QUESTION, {**ANSWER, "reasoning_content": "hm"}]}, ["message 2 has reasoning_content"]),
+        ({"messages": [{"role": "system", "content": "A"}, QUESTION, ANSWER], "system": "B"}, ["two system texts"]),
         ({"messages": [QUESTION, ANSWER], "tools": [{"name": "f"}]}, ["tools beside its messages", "system message"]),
     ],
 )
@@ -309,3 +312,14 @@ def test_validation_data_is_told_by_its_own_setting(write, tmp_path):
 def test_columns_whose_names_want_quotes_are_told_with_them(write):
     message = refused(write([{"问题": "a", "the answer": "b"}]))
     assert "example: 'data.columns.prompt=\"问题\"' 'data.columns.response=\"the answer\"'" in message
+
+
+def test_a_mapped_column_of_pairs_is_not_lost_beside_messages(write):
+    path = write([{"messages": [QUESTION, ANSWER], "past": []}])
+    refused(path, "no column 'prompt'; found: messages, past", columns={"history": "past"})
+
+
+def test_metadata_is_text_and_tools_may_be_json_in_text(write):
+    system = {"role": "system", "content": "S", "tools": '[{"name": "f"}]'}
+    turns = messages(write([{"messages": [system, QUESTION, {**ANSWER, "metadata": {"id": 1}}], "system": "S"}]))
+    assert turns == [[{**system, "tools": [{"name": "f"}]}, QUESTION, ANSWER]]
