@@ -10,7 +10,7 @@ from glmexp.trial.use import parse, run_config
 
 @pytest.fixture
 def run(tmp_path):
-    folder = tmp_path / "outputs" / "day" / "run"
+    folder = tmp_path / "disk" / "home" / "outputs" / "day" / "run"
     (folder / "export").mkdir(parents=True)
     save(compose([]).config, folder / "config.yaml")
     return folder
