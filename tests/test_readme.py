@@ -37,9 +37,12 @@ def commands(name):
     return [line for block in blocks(text, "bash") for line in block.splitlines() if line.strip()]
 
 
+COMMANDS = commands(READMES[0])
+
+
 def test_both_languages_show_the_same_commands():
-    assert commands(READMES[0]) == commands(READMES[1])
-    assert len(commands(READMES[0])) >= 8
+    assert commands(READMES[1]) == COMMANDS
+    assert len(COMMANDS) >= 8
 
 
 def test_the_first_two_commands_are_targets_of_the_makefile():
@@ -59,7 +62,12 @@ def folder(tmp_path_factory):
     (folder / "ds_config.json").write_text(wrong)
     (folder / "ds_hf.json").write_text(for_the_trainer)
     sample = json.loads(data)
-    (folder / "train.jsonl").write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for _ in range(4)))
+    colours = ("红色", "白色", "黑色", "蓝色", "灰色", "绿色", "粉色", "米色", "黄色", "紫色", "橙色", "棕色")
+    lines = [json.dumps(sample, ensure_ascii=False).replace("红色", colour) + "\n" for colour in colours]
+    (folder / "train.jsonl").write_text("".join(lines))
+    (folder / "faq.csv").write_text(
+        "prompt,response\n店里几点开门？,早上九点开门。\n可以退货吗？,七天之内可以退货。\n", "gb18030"
+    )
     (folder / "bad.jsonl").write_text(json.dumps(sample) + '\n{"content": "坏", "summary": }\n')
     (folder / "conf" / "experiment").mkdir(parents=True)
     (folder / "conf" / "experiment" / "mine.yaml").write_text(blocks(text, "yaml")[0])
@@ -76,8 +84,31 @@ def run(arguments, folder):
     )
 
 
-@pytest.mark.parametrize("command", commands("README.md"))
-def test_a_command_of_the_readme_runs(command, folder):
+@pytest.fixture(scope="module")
+def reader(folder):
+    """Runs a command of the README in ``folder``, after those before it that it needs: another process may have run them."""
+    ran = set()
+
+    def runs(command):
+        for earlier in COMMANDS[: COMMANDS.index(command)]:
+            if earlier not in ran and place(earlier) is not None and place(earlier) == place(command):
+                succeeds(earlier, folder)
+                ran.add(earlier)
+        if command not in ran:
+            succeeds(command, folder)
+            ran.add(command)
+        return folder
+
+    return runs
+
+
+def place(command):
+    """What a command of the README makes or takes up that others do too: a folder's name, or a run to go on with."""
+    found = re.search(r"(?:runs/|multirun/|sweep\.name=|train\.resume=)(\w+)", command)
+    return found[1] if found else None
+
+
+def succeeds(command, folder):
     words = shlex.split(command)
     words[0] = sys.executable if words[0] == "python" else words[0]
     if NEEDS_WEIGHTS in words and "check" not in words:  # 12 GB from a hub: its configuration is checked instead
@@ -85,6 +116,11 @@ def test_a_command_of_the_readme_runs(command, folder):
         words.insert(words.index("glmexp") + 1, "check")
     done = run(words, folder)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_readme_runs(command, reader):
+    reader(command)
 
 
 def shown(number):
@@ -112,21 +148,3 @@ def test_the_linter_says_what_is_shown(folder):
     done = run([sys.executable, *shlex.split(command)[2:]], folder)
     assert done.returncode == 2
     assert done.stdout.splitlines() == lines
-
-
-def test_the_script_that_uses_an_adapter_runs(folder, tmp_path):
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    script = tmp_path / "use.py"
-    script.write_text(blocks(text, "python")[0])
-    overrides = (
-        "method=lora",
-        "data.path=train.jsonl",
-        "train.max_steps=2",
-        "launch.device=cpu",
-        f"hydra.run.dir={tmp_path}/run",
-    )
-    base = str(folder / "SmolLM2-135M-Instruct")
-    done = run([sys.executable, "-m", "glmexp", "model=auto", f"model.path={base}", *overrides], folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    done = run([sys.executable, str(script), base, str(tmp_path / "run" / "export"), "你好"], folder)
-    assert done.returncode == 0, done.stderr
