@@ -12,6 +12,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from tests.sweep.sweeps import Sweep, finished_earlier
 
+pytestmark = pytest.mark.slow
+
 COLD = "sweep.warm_start=false"
 
 
