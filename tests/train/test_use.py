@@ -116,7 +116,7 @@ def test_a_full_model_says_what_it_learnt(full: Path, place: Path) -> None:
 METHODS = ["lora", pytest.param("freeze", marks=pytest.mark.slow), pytest.param("ptuning_v2", marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("method", [METHODS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS[1:])])
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_says_what_it_learnt(train: Train, method: str) -> None:
     run = train(method).folder
     assert answers(run) == SAMPLES
