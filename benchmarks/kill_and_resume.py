@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from glmexp.trial.orphan import tagged
-from glmexp.trial.record import METRICS, State
+from glmexp.trial.record import METRICS, State, read_rank
 from glmexp.trial.result import read_result
 from glmexp.trial.resume import read_sessions
 from glmexp.trial.saved import FOLDER, NAME, checkpoints
@@ -30,6 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 COMPARED = ("step", "loss", "lr", "grad_norm", "skipped", "loss_scale", "tokens")
 """Of a line of ``metrics.jsonl``: the others are times and memory."""
 VICTIMS = ("all", "parent", "rank")
+EARLY = 0.25
+"""Share of the kills on the way to the first step of a session."""
 
 
 class Runs:
@@ -58,6 +60,12 @@ class Runs:
         found = [path.parent for path in (self.root / name).glob("outputs/*/*/run.json")]
         return max(found, key=lambda path: known.began if (known := read_sessions(path)) else 0.0, default=None)
 
+    def is_stepping(self, name: str) -> bool:
+        """Whether the session that runs has come to its optimizer steps."""
+        folder = self.newest(name)
+        record = read_rank(folder, 0) if folder else None
+        return record is not None and record.pid in self.living(name) and record.resumed is not None
+
     def living(self, name: str) -> list[int]:
         """The processes of the run's ranks."""
         folder = self.newest(name)
@@ -77,6 +85,23 @@ def kill(runs: Runs, name: str, parent: subprocess.Popen[bytes], victim: str) ->
     return True
 
 
+def wait_for_moment(runs: Runs, name: str, parent: subprocess.Popen[bytes], longest: float) -> float:
+    """Waits for a random moment: one in four anywhere on the way to the first step, the others once the steps have begun.
+
+    Args:
+        longest: seconds of either.
+
+    Returns the seconds waited.
+    """
+    began = time.monotonic()
+    if random.random() > EARLY:
+        while parent.poll() is None and not runs.is_stepping(name):
+            time.sleep(0.05)
+    with suppress(subprocess.TimeoutExpired):
+        parent.wait(random.uniform(0.0, longest))
+    return time.monotonic() - began
+
+
 def until_complete(runs: Runs, name: str, kills: int, longest: float) -> list[dict[str, Any]]:
     """Starts the run until it is complete, killing it up to ``kills`` times; what was done to it, in order.
 
@@ -85,12 +110,10 @@ def until_complete(runs: Runs, name: str, kills: int, longest: float) -> list[di
     """
     done: list[dict[str, Any]] = []
     while True:
-        parent, wait = runs.start(name), random.uniform(0.0, longest)
-        hit = False
+        parent = runs.start(name)
+        hit, wait, victim = False, 0.0, random.choice(VICTIMS)
         if len(done) < kills:
-            with suppress(subprocess.TimeoutExpired):
-                parent.wait(wait)
-            victim = random.choice(VICTIMS)
+            wait = wait_for_moment(runs, name, parent, longest)
             hit = kill(runs, name, parent, victim)
         code = parent.wait()
         if code == 0:
@@ -124,8 +147,8 @@ def differences(alone: Path, killed: Path) -> list[str]:
     return found
 
 
-def measure(runs: Runs, kills: int, longest: float | None) -> dict[str, Any]:
-    """Kills until it is enough, each within ``longest`` seconds of a start; what was done and what differs."""
+def measure(runs: Runs, kills: int, longest: float) -> dict[str, Any]:
+    """Kills until it is enough, each at a moment of ``wait_for_moment``; what was done and what differs."""
     began = time.monotonic()
     if until_complete(runs, "alone", 0, 0.0):
         raise RuntimeError("the run left alone was killed")
@@ -136,7 +159,7 @@ def measure(runs: Runs, kills: int, longest: float | None) -> dict[str, Any]:
     rounds: list[dict[str, Any]] = []
     while len(done) < kills:
         name = f"killed-{len(rounds) + 1}"
-        here = until_complete(runs, name, kills - len(done), longest or seconds)
+        here = until_complete(runs, name, kills - len(done), longest)
         folder = runs.newest(name)
         assert folder is not None
         rounds.append({"kills": len(here), "differences": differences(alone, folder), "left_alive": len(runs.living(name))})
@@ -150,7 +173,7 @@ def measure(runs: Runs, kills: int, longest: float | None) -> dict[str, Any]:
 
 def table(found: dict[str, Any]) -> str:
     """A row a victim."""
-    lines = ["| killed | times | before the first checkpoint | differences |", "| --- | --- | --- | --- |"]
+    lines = ["| killed | times | of these without a checkpoint yet | differences |", "| --- | --- | --- | --- |"]
     differ = sum(len(one["differences"]) + one["left_alive"] for one in found["rounds"])
     for victim in VICTIMS:
         chosen = [one for one in found["kills"] if one["victim"] == victim]
@@ -166,7 +189,7 @@ def main() -> int:
     parser.add_argument("--method", default="full")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--longest", type=float, help="seconds from a start to its kill; left out, those of the run left alone")
+    parser.add_argument("--longest", type=float, default=8.0, help="seconds from a start, or from the first step, to a kill")
     parser.add_argument("--seed", type=int, default=0, help="of the moments and the victims")
     parser.add_argument("--out", type=Path, default=Path("kill_and_resume.json"))
     parser.add_argument("overrides", nargs="*")
