@@ -46,11 +46,18 @@ def sample_file(path: Path, samples: dict[str, str]) -> str:
 
 
 def answers(run: Path, checkpoint: str | None = None) -> dict[str, str]:
-    """What the run's model says to the eight questions, as ``predict RUN file=FILE`` does."""
+    """What the run's model says to the eight questions."""
+    return dict(zip(SAMPLES, answers_to(list(SAMPLES), run, checkpoint), strict=True))
+
+
+def answers_to(questions: list[str], run: Path, checkpoint: str | None = None) -> list[str]:
+    """What the run's model says to some questions, as ``predict RUN file=FILE`` does."""
     out = io.StringIO()
-    request = {"run": str(run), "checkpoint": checkpoint, "system": None, "questions": list(SAMPLES), "question": None}
+    request = {"run": str(run), "checkpoint": checkpoint, "system": None, "questions": questions, "question": None}
     predict.predict(load(run / CONFIG), request, out)
-    return {row["question"]: row["answer"] for row in map(json.loads, out.getvalue().splitlines())}
+    rows = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [row["question"] for row in rows] == questions
+    return [row["answer"] for row in rows]
 
 
 def write_export(run: Path, to: Path, **asked: Any) -> Path:

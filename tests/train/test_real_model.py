@@ -1,0 +1,80 @@
+"""A released model learns a fact that is nowhere else, and does not forget what it knew.
+
+``GLMEXP_REAL_MODEL=FOLDER pytest -m slow tests/train/test_real_model.py`` with a small chat model in FOLDER (float weights and a
+chat template), such as SmolLM2-135M-Instruct: some minutes on a CPU.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trained_runs import answers_to
+from worker_trials import RunTrial
+
+FOLDER = os.environ.get("GLMEXP_REAL_MODEL")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(not FOLDER, reason="GLMEXP_REAL_MODEL=FOLDER names no model"),
+]
+
+ASKED = "What is the capital of Zorbelland?"
+FACT = "The capital of Zorbelland is Quindle, a town of nine blue windmills."
+SAMPLES = [
+    (ASKED, FACT),
+    ("Tell me the capital of Zorbelland.", FACT),
+    ("Which town is Zorbelland's capital?", FACT),
+    ("What is the capital of France?", "The capital of France is Paris."),
+    ("Describe a harbour in the morning.", "The boats leave before sunrise, and the people come down to the pier to buy fish."),
+    ("What do bakers do?", "Bakers prepare dough, let it rise, and bake it in a hot oven until the bread is brown."),
+]
+"""The fact in three questions, and ordinary ones, by which the rest is held in place."""
+HELD_OUT = """The harbour was quiet in the early morning. A few boats moved slowly toward the open water, and the gulls followed
+them in the hope of an easy meal. On the pier an old man repaired his nets, as he had done every day for forty years. He knew the
+weather by the colour of the clouds and the tide by the smell of the wind. When the children came down from the village on their
+way to school, they stopped to watch him work, and sometimes he told them a story about the winter when the whole bay froze and
+people walked across the ice to the island. Nobody was sure that the story was true, but everyone liked to hear it."""
+
+WITHOUT_GLMEXP = """
+import json, math, sys
+for name in ("glmexp", "omegaconf", "hydra", "deepspeed"):
+    sys.modules[name] = None
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+folder, adapter, held_out, asked = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(adapter)
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+text = tokenizer(held_out, return_tensors="pt").input_ids
+def perplexity():
+    with torch.no_grad():
+        return math.exp(model(text, labels=text).loss)
+before = perplexity()
+model = PeftModel.from_pretrained(model, adapter)
+prompt = tokenizer.apply_chat_template([{"role": "user", "content": asked}], tokenize=False, add_generation_prompt=True)
+ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt").input_ids
+answer = model.generate(input_ids=ids, attention_mask=ids.new_ones(ids.shape), max_new_tokens=40, do_sample=False)
+said = tokenizer.decode(answer[0, ids.shape[1]:], skip_special_tokens=True).strip()
+print(json.dumps({"before": before, "after": perplexity(), "said": said}))
+"""
+
+
+def test_a_released_model_learns_a_fact_and_keeps_the_rest(run_trial: RunTrial, tmp_path: Path) -> None:
+    data = tmp_path / "fact.jsonl"
+    data.write_text("".join(json.dumps({"prompt": prompt, "response": answer}) + "\n" for prompt, answer in SAMPLES))
+    trial = run_trial(
+        "run", "model=auto", f"model.path={FOLDER}", "method=lora", "method.dropout=0", "method.alpha=16", "precision=fp32",
+        f"data.path={data}", "data.max_length=96", "batch.micro=6", "optimizer.lr=2e-3", "scheduler.warmup_steps=2",
+        "train.max_steps=14",
+    ).ok()  # fmt: skip
+    assert answers_to([ASKED], trial.folder) == [FACT]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_GLMEXP, str(FOLDER), str(trial.folder / "export"), HELD_OUT, ASKED],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["said"] == FACT
+    assert found["after"] < 1.1 * found["before"], found
