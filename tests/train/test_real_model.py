@@ -35,7 +35,7 @@ SAMPLES = [
 HELD_OUT = """The harbour was quiet in the early morning. A few boats moved slowly toward the open water, and the gulls followed
 them in the hope of an easy meal. On the pier an old man repaired his nets, as he had done every day for forty years. He knew
 the weather by the colour of the clouds and the tide by the smell of the wind. When the children came down from the village on
-their way to school, they stopped to watch him work, and sometimes he told them a story about the winter when the whole bay froze
+their way to school, they stopped to watch him work, and sometimes he told them a story about the winter when all the bay froze
 and people walked across the ice to the island. Nobody was sure that the story was true,
 but everyone liked to hear it."""
 
