@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from trained_runs import answers_to
-from worker_trials import RunTrial
+from worker_trials import RunCommand
 
 FOLDER = os.environ.get("GLMEXP_REAL_MODEL")
 pytestmark = [
@@ -28,16 +28,23 @@ SAMPLES = [
     ("Tell me the capital of Zorbelland.", FACT),
     ("Which town is Zorbelland's capital?", FACT),
     ("What is the capital of France?", "The capital of France is Paris."),
-    ("Describe a harbour in the morning.", "The boats leave before sunrise, and the people come down to the pier to buy fish."),
+    (
+        "Describe a harbour in the morning.",
+        "The boats leave the harbour before sunrise, and the people of the village come down to the pier to buy fresh fish.",
+    ),
     ("What do bakers do?", "Bakers prepare dough, let it rise, and bake it in a hot oven until the bread is brown."),
 ]
 """The fact in three questions, and ordinary ones, by which the rest is held in place."""
-HELD_OUT = """The harbour was quiet in the early morning. A few boats moved slowly toward the open water, and the gulls followed
-them in the hope of an easy meal. On the pier an old man repaired his nets, as he had done every day for forty years. He knew
-the weather by the colour of the clouds and the tide by the smell of the wind. When the children came down from the village on
-their way to school, they stopped to watch him work, and sometimes he told them a story about the winter when all the bay froze
-and people walked across the ice to the island. Nobody was sure that the story was true,
-but everyone liked to hear it."""
+HELD_OUT = """\
+The harbour was quiet in the early morning. A few boats moved slowly toward the open water, and the gulls followed them
+in the hope of an easy meal. On the pier an old man repaired his nets, as he had done every day for forty years. He knew
+the weather by the colour of the clouds and the tide by the smell of the wind. When the children came down from the
+village on their way to school, they stopped to watch him work, and sometimes he told them a story about the winter when
+the whole bay froze and people walked across the ice to the island. Nobody was sure that the story was true, but
+everyone liked to hear it. In the afternoon the boats came back, and the market filled with voices. Women compared the
+prices of fish, merchants wrote figures in their books, and the smell of fresh bread came from the bakery on the corner.
+By evening the streets were empty again. Light fell from the windows onto the wet stones, and one could hear the sea,
+which never seemed to rest."""
 
 WITHOUT_GLMEXP = """
 import json, math, sys
@@ -63,19 +70,22 @@ print(json.dumps({"before": before, "after": perplexity(), "said": said}))
 """
 
 
-def test_a_released_model_learns_a_fact_and_keeps_the_rest(run_trial: RunTrial, tmp_path: Path) -> None:
+def test_a_released_model_learns_a_fact_and_keeps_the_rest(glmexp: RunCommand, tmp_path: Path) -> None:
     data = tmp_path / "fact.jsonl"
     data.write_text("".join(json.dumps({"prompt": prompt, "response": answer}) + "\n" for prompt, answer in SAMPLES))
-    trial = run_trial(
-        "run", "model=auto", f"model.path={FOLDER}", "method=lora", "method.dropout=0", "method.alpha=16", "precision=fp32",
-        f"data.path={data}", "data.max_length=96", "batch.micro=6", "optimizer.lr=2e-3", "scheduler.warmup_steps=2",
-        "train.max_steps=14",
-    ).ok()  # fmt: skip
-    assert answers_to([ASKED], trial.folder) == [FACT]
+    ran = glmexp(
+        "model=auto", f"model.path={FOLDER}", "method=lora", "method.target_modules=[all-linear]", "method.alpha=16",
+        "method.dropout=0", "precision=fp32", f"data.path={data}", "data.max_length=128", "batch.micro=6", "optimizer.lr=1e-3",
+        "scheduler.warmup_steps=2", "train.max_steps=18", "hydra.run.dir=run", timeout=1500,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    run = tmp_path / "run"
+    assert answers_to([ASKED], run) == [FACT]
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_GLMEXP, str(FOLDER), str(trial.folder / "export"), HELD_OUT, ASKED],
+        [sys.executable, "-c", WITHOUT_GLMEXP, str(FOLDER), str(run / "export"), HELD_OUT.replace("\n", " "), ASKED],
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["said"] == FACT
-    assert found["after"] < 1.1 * found["before"], found
+    print(f"perplexity of a text of its own: {found['before']:.2f} -> {found['after']:.2f}")
+    assert found["after"] < 1.1 * found["before"]
