@@ -23,6 +23,8 @@ def configure(rank: int) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("glmexp").setLevel(logging.INFO if rank == 0 else logging.WARNING)
+    # PEFT imports bitsandbytes wherever it is installed, for LoRA too; 4-bit weights are used on GPUs alone.
+    logging.getLogger("bitsandbytes.backends.cpu").setLevel(logging.ERROR)
     logging.captureWarnings(True)
     if rank == 0:
         for category in (FutureWarning, DeprecationWarning, PendingDeprecationWarning):
