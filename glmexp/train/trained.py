@@ -23,7 +23,7 @@ from glmexp.models import build_model, load_tokenizer, locate, prefix
 from glmexp.models import method as methods
 from glmexp.models.quantised import quantization
 from glmexp.train.device import DTYPES
-from glmexp.train.layout import WHOLE_MODEL, adapter_names
+from glmexp.train.layout import WHOLE_MODEL, adapter_names, is_adapter
 from glmexp.train.task import for_task
 from glmexp.trial import saved
 from glmexp.trial.record import RESULT
@@ -166,11 +166,14 @@ def _base_model(run: Path, config: Config, device: torch.device, source: Source,
     drawn_on = torch.device(_device_kind(run, config) or device.type)
     if drawn_on.type == device.type:
         return build(config.model, device=device)
-    if drawn_on.type == "cuda" or is_deepspeed_zero3_enabled():
+    if (drawn_on.type == "cuda" and not torch.cuda.is_available()) or is_deepspeed_zero3_enabled():
         kinds = ("on a GPU", "a CPU") if drawn_on.type == "cuda" else ("on a CPU", "a GPU")
+        anywhere = (
+            "; there `export RUN merge=true` writes a model that works anywhere" if is_adapter(config.method.name) else ""
+        )
         raise UserError(
             f"model.init=random: the frozen weights of {run} were drawn {kinds[0]}, and {kinds[1]} draws others\n"
-            "use the run where it was trained; there `export RUN merge=true` writes a model that works anywhere"
+            f"use the run where it was trained{merged if is_adapter(config.method.name) else ''}"
         )
     return build(config.model, device=drawn_on).to(device)
 

@@ -13,13 +13,14 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from glmexp.architecture.keys import INVERSE_FREQUENCIES
 from glmexp.config import Config, UserError, compose, load, save
+from glmexp.config.schema import ModelConfig
 from glmexp.models import build_model, load_model, load_tokenizer, locate
 from glmexp.models.description import describe_folder
 from glmexp.models.method import apply
 from glmexp.train.card import card
 from glmexp.train.exported import clear, publish, refuse_foreign, write_standard
 from glmexp.train.layout import verify, write_model, write_original
-from glmexp.train.trained import find_source
+from glmexp.train.trained import _base_model, find_source
 from glmexp.trial.export import main as export_verb
 from glmexp.trial.predict import main as predict_verb
 from glmexp.trial.record import CONFIG
@@ -77,6 +78,23 @@ def test_frozen_weights_drawn_on_a_gpu_are_not_drawn_on_a_cpu(tmp_path: Path) ->
     (run / "result.json").write_text(json.dumps({"device": {"kind": "gpu"}}))
     with pytest.raises(UserError, match="drawn on a GPU"):
         write_export(run, run / "merged", merge=True)
+
+
+def test_frozen_weights_drawn_on_a_gpu_are_drawn_there_for_an_export_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exports are made on the host, also beside the GPU that the run was trained on."""
+    run = untrained_run(tmp_path / "run", "method=lora")
+    (run / "result.json").write_text(json.dumps({"device": {"kind": "gpu"}}))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    drawn_on = []
+
+    def build(model: ModelConfig, device: torch.device) -> torch.nn.Module:
+        drawn_on.append(device.type)
+        return torch.nn.Linear(1, 1)
+
+    _base_model(run, load(run / CONFIG), torch.device("cpu"), find_source(run), build)
+    assert drawn_on == ["cuda"]
 
 
 def test_an_export_takes_the_place_of_an_export_alone(tmp_path: Path) -> None:
