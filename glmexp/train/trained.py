@@ -168,9 +168,7 @@ def _base_model(run: Path, config: Config, device: torch.device, source: Source,
         return build(config.model, device=device)
     if (drawn_on.type == "cuda" and not torch.cuda.is_available()) or is_deepspeed_zero3_enabled():
         kinds = ("on a GPU", "a CPU") if drawn_on.type == "cuda" else ("on a CPU", "a GPU")
-        anywhere = (
-            "; there `export RUN merge=true` writes a model that works anywhere" if is_adapter(config.method.name) else ""
-        )
+        merged = "; there `export RUN merge=true` writes a model that works anywhere"
         raise UserError(
             f"model.init=random: the frozen weights of {run} were drawn {kinds[0]}, and {kinds[1]} draws others\n"
             f"use the run where it was trained{merged if is_adapter(config.method.name) else ''}"
