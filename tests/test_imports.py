@@ -16,7 +16,7 @@ ALLOWED = {
     "dsconfig": {"dsconfig", "config", "architecture"},
     "track": {"track", "config", "architecture"},
     "trial": {"trial", "dsconfig", "track", "architecture", "config"},
-    "data": {"data", "config"},
+    "data": {"data", "config", "trial.orphan"},
     "models": {"models", "architecture", "config"},
     "train": {"train", "models", "data", "architecture", "config", "trial.record", "trial.orphan", "trial.saved"},
     "sweep": {"sweep", "trial", "dsconfig", "track", "architecture", "config"},

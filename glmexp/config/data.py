@@ -16,7 +16,7 @@ from glmexp.config.schema import Config
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 NO_TEXT = ("idna", "punycode", "undefined")
 """Codecs of Python that are none of text in files."""
-OF_THE_HUB = ("subset", "split", "streaming", "eval_split")
+OF_THE_HUB = ("subset", "revision", "split", "streaming", "eval_split")
 """Fields that only ``data.source=hub`` takes."""
 
 
@@ -68,6 +68,8 @@ def _hub(data: DataConfig) -> Iterator[str]:
     path = data.path
     if not isinstance(path, str) or not (HUB_NAME.fullmatch(path) or PurePath(path).is_absolute()):
         yield f"data.path={path}: with data=hub it is one dataset of the Hugging Face hub, data.path=owner/name"
+    elif data.revision is not None and PurePath(path).is_absolute():
+        yield f"data.revision={data.revision} has no effect on a folder, data.path={path}"
     if data.eval_path is not None:
         yield f"data.eval_path={data.eval_path} is a file's, and data=hub reads none; use data.eval_split=NAME"
     if data.eval_split is not None and data.eval_split == (data.split or "train"):

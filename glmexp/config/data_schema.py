@@ -51,6 +51,8 @@ class DataConfig:
     """Of text files, such as gb18030; null takes UTF-8, with or without a byte order mark, and GB18030 where it is not that."""
     subset: Optional[str] = None
     """``source=hub``: the dataset's configuration."""
+    revision: Optional[str] = None
+    """``source=hub``: a commit, branch or tag of the dataset; null is its newest."""
     split: Optional[str] = None
     """``source=hub``: null is train."""
     streaming: bool = False

@@ -65,8 +65,9 @@ class Reader:
         nested = [name for name in self._nested if name not in names and name.partition(".")[0] in names]
         self._form = form = self._detect(dict.fromkeys([*names, *nested], ""))
         self.seen.update(dict.fromkeys([*names, *nested]))
-        wanted = [form.messages] if form.messages else [form.prompt, form.response, form.input, form.history]
-        roots = [name.partition(".")[0] if name in nested else name for name in (*wanted, form.system, "tools") if name]
+        wanted = (form.messages,) if form.messages else (form.prompt, form.response, form.input)
+        wanted = (*wanted, form.system, form.history, "tools")
+        roots = [name.partition(".")[0] if name in nested else name for name in wanted if name]
         return [name for name in dict.fromkeys(roots) if name in names]
 
     def messages(self, sample: Any) -> list[Message]:
@@ -174,6 +175,10 @@ def _listed(sample: dict[str, Any], name: str) -> list[Message]:
         raise SampleError(
             "the sample has tools beside its messages, which are not read",
             'write them into its system message, {"role": "system", "content": …, "tools": […]}, or leave them out',
+        )
+    if sample.get("history"):
+        raise SampleError(
+            f"the sample has a history beside {name!r}, which is not read", f"put its turns into {name!r}, or leave it out"
         )
     return messages
 

@@ -20,7 +20,7 @@ class HubSplit:
     """One split of a dataset.
 
     Args:
-        data: names dataset and subset; ``data.streaming`` reads rows as they come.
+        data: names dataset, subset and revision; ``data.streaming`` reads rows as they come.
         split: the split's name.
         setting: the override that names the split, for messages.
 
@@ -54,7 +54,7 @@ def _load(data: DataConfig, split: str, setting: str) -> Any:
         raise missing_package(f"data.path={data.path}", "datasets", "'glmexp[data]'", "save the dataset as a file") from error
     datasets.disable_progress_bars()  # of no use in a log
     try:
-        return datasets.load_dataset(data.path, data.subset, split=split, streaming=data.streaming)
+        return datasets.load_dataset(data.path, data.subset, split=split, revision=data.revision, streaming=data.streaming)
     except Exception as error:
         # The client raises several families of errors (its own, ValueError, OSError), all of them a reason to tell the user.
         raise UserError(_reason(data, split, setting, error)) from error
@@ -67,6 +67,8 @@ def _reason(data: DataConfig, split: str, setting: str, error: Exception) -> str
     at, told = f"data.path={data.path} (data=hub)", _first_line(error)
     if isinstance(error, DataFilesNotFoundError):
         return f"{at} has no file of a kind that is read\n{told}"
+    if isinstance(error, DatasetNotFoundError) and f"Revision '{data.revision}'" in str(error):
+        return f"{at} has no revision {data.revision}: {told}\nset data.revision to a commit, branch or tag of it, or to null"
     if isinstance(error, DatasetNotFoundError) and "gated" in str(error):
         return f"{at}: access must be granted\naccept the terms on the dataset's page and log in with `hf auth login`"
     if isinstance(error, DatasetNotFoundError):

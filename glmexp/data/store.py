@@ -7,6 +7,7 @@ answer that is wanted. The folder is built under another name and renamed when i
 is ready: no rank has to wait for it in a collective, whose time limit a large data set would exceed.
 """
 
+import glob
 import json
 import os
 import shutil
@@ -23,10 +24,13 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from glmexp.trial.orphan import is_alive
+
 TOKENS = "tokens"
 VALIDATION = "validation"
 COUNTS = "counts.json"
 QUESTIONS = "questions.jsonl"
+STALE = ".stale"
 SOURCES_SHOWN = 20
 """Files of which it is told what became of their samples."""
 IGNORED = -100
@@ -171,8 +175,13 @@ def publish(folder: Path, key: str, training: Part, validation: Part | None = No
         key: names what the tokens are made from. If another process has put tokens of this key there, those stand; tokens of
             another key are replaced.
     """
-    building = folder / f".{TOKENS}.{socket.gethostname()}.{os.getpid()}"
+    here = f".{TOKENS}.{socket.gethostname()}."
+    building = folder / f"{here}{os.getpid()}"
     shutil.rmtree(building, ignore_errors=True)
+    for left in folder.glob(f"{glob.escape(here)}*"):  # by processes that were killed
+        pid = left.name.removeprefix(here).removesuffix(STALE)
+        if pid.isdecimal() and not is_alive(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
     try:
         training.tokens.save(building, training.counts, key=key)
         if validation is not None:
@@ -194,7 +203,7 @@ def _rename(building: Path, folder: Path, key: str) -> None:
             if not target.exists():
                 raise
             # Left from an earlier run of this folder with other data: a rank that mapped it keeps its own view.
-            stale = building.with_name(building.name + ".stale")
+            stale = building.with_name(building.name + STALE)
             with suppress(FileNotFoundError):  # another process may have moved it just now
                 os.rename(target, stale)
             shutil.rmtree(stale, ignore_errors=True)

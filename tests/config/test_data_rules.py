@@ -22,6 +22,8 @@ HUB = ["data=hub", "data.path=owner/name"]
         (["data.eval_path=[1]"], ["data.eval_path=1"]),
         (["data.eval_path=a.jsonl", "data.eval_share=0.1"], ["data.eval_path=", "data.eval_share=0.1", "leave one out"]),
         (["data.subset=zh"], ["data.subset=zh has no effect", "data=hub"]),
+        (["data.revision=main"], ["data.revision=main has no effect", "data=hub"]),
+        (["data=hub", "data.path=/d", "data.revision=v1"], ["data.revision=v1 has no effect", "data.path=/d"]),
         (["data.split=test"], ["data.split=test has no effect", "data=hub"]),
         (["data.streaming=true"], ["data.streaming=True has no effect", "data=hub"]),
         (["data.eval_split=test"], ["data.eval_split=test has no effect", "data=hub"]),
@@ -54,7 +56,7 @@ def test_what_would_be_dropped_or_break_is_refused(overrides, words):
     "overrides",
     [
         ["data.encoding=GBK", "data.path=a.csv", "data.eval_path='dev/*.csv'"],
-        [*HUB, "data.streaming=true", "data.limit=9", "data.subset=zh", "data.split=test", "data.eval_split=dev"],
+        [*HUB, "data.streaming=true", "data.limit=9", "data.subset=zh", "data.revision=v1", "data.eval_split=dev"],
     ],
 )
 def test_what_goes_together_composes(overrides):

@@ -1,5 +1,8 @@
 import json
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +148,21 @@ def test_tokens_are_made_once_for_the_same_settings_and_file(write, tmp_path):
     path.write_text(json.dumps(PAIRS[0]) + "\n")
     assert len(prepared(path, tmp_path)) == 1
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".tokens")]
+
+
+def test_what_killed_processes_left_half_written_goes(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    here = f".tokens.{socket.gethostname()}"
+    for name in (
+        f"{here}.{ended.pid}",
+        f"{here}.{ended.pid}.stale",
+        f"{here}.{os.getppid()}",
+        f".tokens.elsewhere.{ended.pid}",
+    ):
+        (tmp_path / name).mkdir()
+    publish(tmp_path, "k", Part(Tokens(), Counts()))
+    assert sorted(os.listdir(tmp_path)) == sorted([f"{here}.{os.getppid()}", f".tokens.elsewhere.{ended.pid}", "tokens"])
 
 
 def test_another_process_that_was_faster_keeps_its_tokens(tmp_path):

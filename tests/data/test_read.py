@@ -261,6 +261,7 @@ def test_fields_of_objects_are_named_with_a_dot(write):
         ({"messages": [QUESTION, {**ANSWER, "reasoning_content": "hm"}]}, ["message 2 has reasoning_content"]),
         ({"messages": [{"role": "system", "content": "A"}, QUESTION, ANSWER], "system": "B"}, ["two system texts"]),
         ({"messages": [QUESTION, ANSWER], "tools": [{"name": "f"}]}, ["tools beside its messages", "system message"]),
+        ({"messages": [QUESTION, ANSWER], "history": [["你好", "您好"]]}, ["a history beside 'messages'", "leave it out"]),
     ],
 )
 def test_what_would_be_lost_is_told(write, sample, words):
@@ -270,7 +271,8 @@ def test_what_would_be_lost_is_told(write, sample, words):
 
 def test_null_tools_and_weights_of_one_are_nothing_lost(write):
     turns = [{**QUESTION, "tool_calls": None}, {**ANSWER, "weight": 1}]
-    assert messages(write([{"messages": turns, "tools": []}, {"messages": turns, "tools": "[]"}])) == [[QUESTION, ANSWER]] * 2
+    samples = [{"messages": turns, "tools": []}, {"messages": turns, "tools": "[]", "history": []}]
+    assert messages(write(samples)) == [[QUESTION, ANSWER]] * 2
 
 
 def test_a_long_array_is_read_a_piece_at_a_time(write, monkeypatch):
