@@ -157,6 +157,7 @@ def test_the_worker_trains_as_the_official_script(name):
     model, method, steps, lengths = TRAINING[name]
     assert (config.model.path, config.method.name.value, config.train.max_steps) == (model, method, steps)
     assert (config.data.max_length, config.data.max_source_length, config.data.max_target_length) == lengths
+    assert config.data.turns.value == ("last" if name.startswith("chatglm2") else "all")
     assert config.activation.checkpoint
     assert config.train.seed == 42
     if method == "lora":
