@@ -26,6 +26,20 @@ def leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield name, value
 
 
+def settings(path: Path) -> dict[str, Any]:
+    """Dotted keys and values of a run's ``config.yaml``, unchecked; empty where it cannot be read."""
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (OSError, YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError):
+        return {}
+    return dict(leaves(content)) if isinstance(content, dict) else {}
+
+
+def typed(value: Any) -> str:
+    """A value as it is typed in an override."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def unknown_keys(values: dict[str, Any], schema: type = Config, prefix: str = "") -> Iterator[str]:
     """Dotted keys that the schema lacks; ``+key=value`` gets past Hydra's own check."""
     types = get_type_hints(schema)

@@ -1,14 +1,9 @@
 """Trials that an earlier session left in the folder and that the grid of today does not ask for."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
-from glmexp.config.files import leaves, to_values
+from glmexp.config.files import leaves, settings, to_values, typed
 from glmexp.sweep.folder import SweepFolder
 from glmexp.sweep.jobs import Job
 from glmexp.trial.config_hash import NOT_HASHED
@@ -27,7 +22,7 @@ def not_of_this_grid(folder: SweepFolder, jobs: Sequence[Job], searched: Sequenc
     today = gathered(pair for job in jobs for pair in leaves(to_values(job.composed.config)))
     hashes = {job.config_hash for job in jobs}
     differences = [
-        [(key, value) for key, value in settings(finished.folder / CONFIG) if value not in today.get(key, [value])]
+        [(key, value) for key, value in settings(finished.folder / CONFIG).items() if value not in today.get(key, [value])]
         for digest, finished in folder.ran().items()
         if digest not in hashes
     ]
@@ -56,17 +51,5 @@ def gathered(settings: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
     return found
 
 
-def settings(path: Path) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of a trial's ``config.yaml``; none where it cannot be read."""
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (OSError, YAMLError, OmegaConfBaseException):
-        return
-    if isinstance(content, dict):
-        yield from leaves(content)
-
-
 def shown(values: Sequence[Any]) -> str:
-    return ",".join(
-        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value) for value in values
-    )
+    return ",".join(map(typed, values))

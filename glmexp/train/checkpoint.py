@@ -19,7 +19,7 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
 from glmexp.config.checkpoint import AUTO, resume_path
-from glmexp.config.choices import Method, OptimizerType
+from glmexp.config.choices import Method
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.train.checkpoint_files import OWN, Contents
@@ -35,8 +35,6 @@ from glmexp.trial.record import Phase, RankWriter, write_json
 
 LOGGER = logging.getLogger(__name__)
 
-FORMAT = 1
-"""Of ``state.json`` and of what is added to DeepSpeed's files."""
 READ = ("applied", "skipped", "skipped_in_a_row", "zero_stage", "loss_scaler", "batch.total", "method", "optimizer")
 """What a run that goes on reads in ``state.json`` besides ``step`` and ``files``."""
 
@@ -109,7 +107,7 @@ class Checkpoints:
 
     def _open(self, found: saved.Saved) -> tuple[Contents | None, str | None]:
         """The checkpoint open on every rank, or what is wrong with it on the first that found fault."""
-        lacking = [key for key in READ if key not in found.state and found.state.get("format") == FORMAT]
+        lacking = [key for key in READ if key not in found.state and found.state.get("format") == saved.FORMAT]
         contents, wrong = None, f"{saved.STATE} lacks {lacking[0]}" if lacking else None
         files = sorted(found.path / name for name in found.state["files"])
         for file in files[self.ranks.rank :: self.ranks.world_size]:
@@ -128,23 +126,7 @@ class Checkpoints:
     def _check(self, found: saved.Saved) -> None:
         """Raises UserError for a checkpoint that this run cannot go on from; warns of what is not as it was."""
         state, config = found.state, self.config
-        if state.get("format") != FORMAT:
-            raise UserError(
-                f"{found.path} is of format {state.get('format')}, another version's, and this glmexp reads format {FORMAT}"
-                "\nresume it with the version that wrote it"
-            )
-        for name, is_now in self._same().items():
-            if state[name] != is_now:
-                raise UserError(
-                    f"{found.path} was written with {name}={state[name]}, and this run has {is_now}\n"
-                    f"set {name}={state[name]}, or leave train.resume out"
-                )
-        stages = {state["zero_stage"], config.zero.stage}
-        if config.optimizer.type is OptimizerType.Muon and len(stages) > 1 and stages != {1, 2}:
-            raise UserError(
-                f"{found.path} was written at zero=stage{state['zero_stage']}, and Muon's momentum differs between the stages\n"
-                f"resume it with zero=stage{state['zero_stage']}"
-            )
+        saved.check_same(found, config)
         last = min(self.steps, config.train.stop_after or self.steps)
         exports_alone = found.step == self.steps and config.train.resume == AUTO  # it was killed on its last metres
         if found.step >= last and not exports_alone:
@@ -155,10 +137,6 @@ class Checkpoints:
                 f"batch.total was {state['batch.total']} samples and is {self.batch_total}: the run goes on at sample "
                 f"{found.step * self.batch_total} of its order, and not at {found.step * state['batch.total']}"
             )
-
-    def _same(self) -> dict[str, Any]:
-        """What must be as it was."""
-        return {"method": self.config.method.name.value, "optimizer": self.config.optimizer.type.value}
 
     def save(self, engine: DeepSpeedEngine, step: int, skips: Skips) -> bool:
         """Saves ``checkpoints/step-NNNNNN`` and removes those that are not to be kept; whether that worked.
@@ -201,7 +179,7 @@ class Checkpoints:
 
     def _mark(self, content: dict[str, Any]) -> None:
         write_json(self.root / saved.BEST, content)
-        self._rotate()
+        self._rotate(content["step"])
 
     def _agree(self, files: "FileWriter") -> tuple[dict[str, int], str | None]:
         """Name -> size of every rank's files, and the first failure that any of them met."""
@@ -222,11 +200,11 @@ class Checkpoints:
             self._remove(target)
         os.rename(building, target)
         settle(self.root)
-        self._rotate()
+        self._rotate(state["step"])
 
     def _state(self, engine: DeepSpeedEngine, step: int, skips: Skips) -> dict[str, Any]:
         return {
-            "format": FORMAT,
+            "format": saved.FORMAT,
             "step": step,
             "applied": skips.applied,
             "skipped": skips.total,
@@ -237,14 +215,18 @@ class Checkpoints:
             "loss_scaler": scaler_state(engine),
             "batch.total": self.batch_total,
             "saved": time.time(),
-            **self._same(),
+            **saved.unchanging(self.config),
         }
 
-    def _rotate(self) -> None:
-        """Leaves the newest ``checkpoint.keep`` and the best one."""
+    def _rotate(self, step: int) -> None:
+        """Leaves the newest ``checkpoint.keep`` up to ``step`` and the best one.
+
+        Later ones are those that were passed over as damaged, which may not take the place of one that is whole.
+        """
         best = saved.best(self.run)
-        kept = {folder.name for folder in saved.folders(self.run)[-self.config.checkpoint.keep :]}
-        for folder in saved.folders(self.run):
+        done = [folder for folder in saved.folders(self.run) if saved.step_of(folder) <= step]
+        kept = {folder.name for folder in done[-self.config.checkpoint.keep :]}
+        for folder in done:
             if folder.name not in kept and (best is None or folder.name != best["tag"]):
                 self._remove(folder)
 

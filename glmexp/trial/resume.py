@@ -8,19 +8,15 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from glmexp.config.errors import UserError
-from glmexp.config.files import leaves, to_values
+from glmexp.config.files import leaves, settings, to_values, typed
 from glmexp.config.schema import Config
 from glmexp.trial.config_hash import NOT_HASHED
 from glmexp.trial.orphan import end_tagged
@@ -89,17 +85,30 @@ def decide(config: Config, digest: str, folder: Path, given: bool) -> Decision:
             return Decision(run, f"resuming {shown(run)} from step {saved[-1].step}{again}", going_on=True)
         without = without or run
     if without is None:
-        return Decision(folder, f"nothing to resume {'in' if given else 'under'} {shown(root)}/: a fresh run")
+        nothing = f"nothing to resume {'in' if given else 'under'} {shown(root)}/: a fresh run"
+        return Decision(folder, nothing if given else nothing + _unlike(config, digest, root))
     why = "all its checkpoints are damaged" if folders(without) else "it has saved no checkpoint"
     return Decision(folder, f"{shown(without)} cannot be resumed, {why}: a fresh run", going_on=given)
 
 
 def _runs(root: Path, digest: str, given: bool) -> list[tuple[Path, Sessions]]:
     """The runs to look at, the one that was begun last first."""
-    folders = [root] if given else [path.parent for path in root.glob(f"*/*/{RUN}")]
-    found = [(folder, known) for folder in folders if (known := read_sessions(folder)) is not None]
-    wanted = [(folder, known) for folder, known in found if given or known.config_hash == digest]
-    return sorted(wanted, key=lambda item: item[1].began, reverse=True)
+    known = _known([root] if given else [path.parent for path in root.glob(f"*/*/{RUN}")])
+    return [(run, sessions) for run, sessions in known if given or sessions.config_hash == digest]
+
+
+def _known(folders: Iterable[Path]) -> list[tuple[Path, Sessions]]:
+    """Those of the folders that hold a run, the one that was begun last first."""
+    found = [(folder, sessions) for folder in folders if (sessions := read_sessions(folder)) is not None]
+    return sorted(found, key=lambda item: item[1].began, reverse=True)
+
+
+def _unlike(config: Config, digest: str, root: Path) -> str:
+    """By what the newest run differs, if it is of another configuration and was left unfinished: it may have been meant."""
+    run, known = next(iter(_known(path.parent for path in root.glob(f"*/*/{RUN}"))), (root, None))
+    if known is None or known.config_hash == digest or nothing_left(config, run, known) is not None or not checkpoints(run):
+        return ""
+    return f"; {shown(run)}, which is not finished, is another{_difference(config, run)}"
 
 
 def nothing_left(config: Config, run: Path, known: Sessions) -> str | None:
@@ -200,15 +209,34 @@ def shown(folder: Path) -> str:
     return str(folder) if relative.startswith("..") else relative
 
 
+def other_data(config: Config, run: Path, samples: int) -> str | None:
+    """A line if the run whose checkpoint a new run begins from read other data, as far as its ``config.yaml`` tells.
+
+    Args:
+        samples: how many of the order are behind the checkpoint, at the present batch.
+    """
+    there = {key: told for key, told in _differing(config, run).items() if key.startswith("data.") and ".eval_" not in key}
+    if not there:
+        return None
+    return f"the checkpoint is of a run on other data{_listed(there)}: this one goes on at sample {samples} of its own order"
+
+
 def _difference(config: Config, run: Path) -> str:
     """`` (zero.stage=2 there, 3 now)``: by what the run in the folder differs, as far as its ``config.yaml`` tells."""
-    content: Any = None
-    with suppress(OSError, YAMLError, OmegaConfBaseException):
-        content = OmegaConf.to_container(OmegaConf.load(run / CONFIG), resolve=False)
-    there, now = dict(leaves(content)) if isinstance(content, dict) else {}, dict(leaves(to_values(config)))
-    told = [
-        f"{key}={there[key]} there, {value} now"
-        for key, value in now.items()
+    told = _differing(config, run)
+    return _listed(told) if told else OTHERWISE
+
+
+def _listed(told: Mapping[str, str]) -> str:
+    words = list(told.values())
+    return f" ({'; '.join(words[:MOST_SETTINGS])}{'; ...' if words[MOST_SETTINGS:] else ''})"
+
+
+def _differing(config: Config, run: Path) -> dict[str, str]:
+    """Setting -> ``zero.stage=2 there, 3 now`` for each that differs from the ``config.yaml`` of a run and counts."""
+    there = settings(run / CONFIG)
+    return {
+        key: f"{key}={typed(there[key])} there, {typed(value)} now"
+        for key, value in leaves(to_values(config))
         if key in there and there[key] != value and not {key, key.split(".")[0]} & set(NOT_HASHED)
-    ]
-    return f" ({'; '.join(told[:MOST_SETTINGS])}{'; ...' if told[MOST_SETTINGS:] else ''})" if told else OTHERWISE
+    }

@@ -2,7 +2,7 @@
 
 ``RUN/checkpoints/step-000120/`` holds DeepSpeed's files and ``state.json``. The folder is built under a hidden name and renamed
 when all of it is on the disk: one that is there is whole, unless something happened to it since. Both sides import this
-module, so it stands on the standard library and UserError alone.
+module, so it stands on the standard library and the configuration alone.
 """
 
 import json
@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glmexp.config.choices import OptimizerType
 from glmexp.config.errors import UserError
+from glmexp.config.schema import Config
 
 FOLDER = "checkpoints"
 STATE = "state.json"
 BEST = "best.json"
 """In ``checkpoints/``: ``{"tag": "step-000120", "score": "rouge-l", "value": 41.2, "step": 120}``."""
 NAME = re.compile(r"step-(\d{6,})$")
+FORMAT = 1
+"""Of ``state.json`` and of what is added to DeepSpeed's files."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,35 @@ def find(path: Path) -> Saved:
     others = [saved.path for saved in checkpoints(chosen.parent.parent) if saved.path.name != chosen.name]
     move = f"the newest whole one beside it is {others[-1]}" if others else "there is no whole one beside it"
     raise UserError(f"{chosen} is damaged: {wrong}\n{move}")
+
+
+def unchanging(config: Config) -> dict[str, str]:
+    """What must be as it was when the checkpoint was written: a part of ``state.json``."""
+    return {"method": config.method.name.value, "optimizer": config.optimizer.type.value}
+
+
+def check_same(found: Saved, config: Config) -> None:
+    """Raises UserError for a checkpoint of another format, method or optimizer, from which no run of ``config`` can go on."""
+    state = found.state
+    if state.get("format") != FORMAT:
+        raise UserError(
+            f"{found.path} is of format {state.get('format')}, another version's, and this glmexp reads format {FORMAT}"
+            "\nresume it with the version that wrote it"
+        )
+    for name, is_now in unchanging(config).items():
+        was = state.get(name, is_now)
+        if was != is_now:
+            option = str(was).lower()  # as the group's option is called
+            raise UserError(
+                f"{found.path} was written with {name}={option}, and this run has {is_now.lower()}\n"
+                f"set {name}={option}, or leave train.resume out"
+            )
+    stages = {state.get("zero_stage", config.zero.stage), config.zero.stage}
+    if config.optimizer.type is OptimizerType.Muon and len(stages) > 1 and stages != {1, 2}:
+        raise UserError(
+            f"{found.path} was written at zero=stage{state['zero_stage']}, and Muon's momentum differs between the stages\n"
+            f"resume it with zero=stage{state['zero_stage']}"
+        )
 
 
 def best(run: Path) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from glmexp.architecture import detect
-from glmexp.config.batch import solve
+from glmexp.config.batch import Batch, solve
 from glmexp.config.checkpoint import resume_path, resumes_itself
 from glmexp.config.choices import Device, Init, MeasureSamples, Source, Task
 from glmexp.config.compose import Composed
@@ -30,9 +30,9 @@ from glmexp.trial.placement import Placement, check_device, resolve
 from glmexp.trial.progress import ProgressView, closing
 from glmexp.trial.record import CONFIG, DS_CONFIG, State
 from glmexp.trial.result import versions
-from glmexp.trial.resume import Decision, decide
+from glmexp.trial.resume import Decision, decide, other_data
 from glmexp.trial.run import exit_code, refuse_used, run_trial, write_configs
-from glmexp.trial.saved import find
+from glmexp.trial.saved import check_same, find
 
 
 class Screen(Console):
@@ -151,6 +151,9 @@ def session_of(config: Config, digest: str, placement: Placement, folder: Path, 
     if path is None:
         return Decision(folder, "")
     saved = find(Path(path))
+    samples = saved.step * batch_of(config, placement).total
+    if (line := other_data(config, saved.path.parent.parent, samples)) is not None and placement.node == 0:
+        warn(line)
     return Decision(folder, f"a new run that begins with step {saved.step + 1}, from {saved.path}")
 
 
@@ -173,6 +176,7 @@ def check_inputs(config: Config) -> None:
 def _check_checkpoint(config: Config, path: Path) -> None:
     try:
         saved = find(path)
+        check_same(saved, config)
     except UserError as error:
         raise UserError(f"train.resume: {error}") from error
     for field in ("max_steps", "stop_after"):
@@ -218,7 +222,10 @@ def what_is_measured(config: Config) -> str:
 
 def arithmetic(config: Config, placement: Placement) -> str:
     """``batch: micro 2 x accumulation 4 x ranks 1 = 8``."""
-    world_size = placement.machine.world_size
-    sharing = sequence_parallel_size(config)
     packed = config.data.packing and not random_tokens(config)
-    return solve(config.batch, world_size, sharing).arithmetic(world_size, sharing, packed)
+    return batch_of(config, placement).arithmetic(placement.machine.world_size, sequence_parallel_size(config), packed)
+
+
+def batch_of(config: Config, placement: Placement) -> Batch:
+    """The batch on as many ranks as there are."""
+    return solve(config.batch, placement.machine.world_size, sequence_parallel_size(config))

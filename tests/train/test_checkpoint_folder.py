@@ -78,6 +78,14 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     assert all(saved.is_whole(folder) for folder in saved.folders(tmp_path))
 
 
+def test_a_damaged_one_of_a_later_step_takes_no_place(tmp_path: Path) -> None:
+    kept = checkpoints(tmp_path, "checkpoint.every=1", "checkpoint.keep=1")
+    (tmp_path / saved.FOLDER / "step-000006").mkdir(parents=True)  # passed over; the run went on from an earlier step
+    for step in (4, 5):
+        assert kept.save(Engine(), step, Skips(kept.config))
+    assert names(tmp_path) == ["step-000005", "step-000006"]
+
+
 def test_state_holds_what_resuming_needs(tmp_path: Path) -> None:
     kept = checkpoints(tmp_path)
     assert kept.save(Engine(), 3, Skips(kept.config, in_a_row=1, total=1, applied=2))
@@ -148,7 +156,7 @@ def test_a_full_disk_at_the_last_moment_neither(tmp_path: Path, monkeypatch: pyt
 def test_another_method_or_optimizer_is_refused(tmp_path: Path) -> None:
     kept = checkpoints(tmp_path)
     assert kept.save(Engine(), 3, Skips(kept.config))
-    for override, words in (("method=lora", "method=full"), ("optimizer=muon", "optimizer=AdamW")):
+    for override, words in (("method=lora", "method=full"), ("optimizer=muon", "optimizer=adamw")):
         with pytest.raises(UserError, match=words):
             checkpoints(tmp_path / "other", override)._check(saved.find(tmp_path))
     muon = checkpoints(tmp_path / "muon", "optimizer=muon")

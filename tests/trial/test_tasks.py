@@ -10,6 +10,7 @@ from rich.live import Live
 
 from glmexp.config import compose
 from glmexp.config.errors import UserError
+from glmexp.trial.saved import FORMAT
 from glmexp.trial.tasks import Screen, check_inputs
 
 
@@ -108,7 +109,8 @@ def test_a_package_that_is_needed_and_absent_is_told_before_a_start(package, ove
 def save_checkpoint(run, step, **files):
     folder = run / "checkpoints" / f"step-{step:06d}"
     folder.mkdir(parents=True)
-    (folder / "state.json").write_text(json.dumps({"step": step, "files": files}))
+    state = {"format": FORMAT, "step": step, "files": files, "method": "full", "optimizer": "AdamW", "zero_stage": 2}
+    (folder / "state.json").write_text(json.dumps(state))
     return folder
 
 
@@ -125,6 +127,8 @@ def test_a_checkpoint_to_begin_from_is_looked_at_first(tmp_path):
         ("absent", [], "no such folder"),
         (".", ["train.max_steps=4"], "is of step 4, and train.max_steps=4 ends there"),
         (".", ["train.stop_after=3"], "is of step 4, and train.stop_after=3 ends there"),
+        (".", ["method=lora"], "set method=full, or leave"),
+        (".", ["optimizer=muon"], "set optimizer=adamw, or leave"),
         ("damaged", [], "weights.pt is not there"),
         ("empty", [], "holds no checkpoint"),
     ],
