@@ -21,9 +21,11 @@ from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.data import Samples, collate
 from glmexp.train import scores
 from glmexp.train.device import DTYPES, all_reduced
+from glmexp.train.failure import EndedOnRequestError
 from glmexp.train.figures import finite
 from glmexp.train.generate import generate
 from glmexp.train.loss import IGNORED, loss_sum, target_count
+from glmexp.train.requests import EndRequests
 from glmexp.train.sequence_parallel import part_of
 from glmexp.trial.record import EVALUATIONS, PREDICTIONS
 
@@ -93,8 +95,12 @@ class Evaluator:
         device: torch.device,
         folder: Path,
         generating: bool,
+        requests: EndRequests | None = None,
     ) -> None:
-        """``micro``: samples a forward pass and rank. ``generating``: let the model answer, too; needs ``tokenizer``."""
+        """``micro``: samples a forward pass and rank. ``generating``: let the model answer, too; needs ``tokenizer``.
+
+        ``requests``: what may ask the run to end meanwhile.
+        """
         self.model = model
         self.tokenizer = tokenizer
         self.samples = samples
@@ -105,9 +111,14 @@ class Evaluator:
         self.generating = generating
         self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
         self.sharing = sequence_parallel_size(config)
+        self.requests = requests or EndRequests(wanted=False)
 
     def evaluate(self, step: int, told: Told = lambda share: None) -> Evaluation:
-        """Evaluates the weights after ``step`` optimizer steps; rank 0 writes the answers to ``predictions.jsonl``."""
+        """Evaluates the weights after ``step`` optimizer steps; rank 0 writes the answers to ``predictions.jsonl``.
+
+        Raises:
+            EndedOnRequestError: a rank was asked to end meanwhile; on all ranks.
+        """
         started = time.perf_counter()
         half = 0.5 if self.generating else 1.0
         with self.evaluating():
@@ -192,13 +203,32 @@ class Evaluator:
         """For each forward pass: this group's samples, whether they count, and the share that is done after it.
 
         The longest come first, so that a lack of memory shows at once and samples of like length share a batch.
+
+        Raises:
+            EndedOnRequestError: a rank was asked to end; on all ranks.
         """
         order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
         together = groups * self.micro
         for start in range(0, len(order), together):
+            if self.asked_to_end(agreed=self.in_step):
+                break
             block = order[start : start + together]
             mine = block[group * self.micro : (group + 1) * self.micro]
             yield mine or block[:1], bool(mine), min(1.0, (start + together) / len(order))
+        if self.asked_to_end(agreed=True):
+            raise EndedOnRequestError("an evaluation was broken off")
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a forward pass takes all ranks."""
+        return self.world_size > 1 and (self.config.zero.stage == 3 or self.sharing > 1)
+
+    def asked_to_end(self, agreed: bool) -> bool:
+        """Whether this rank was asked to end; ``agreed``, whether any was, which all ranks ask together."""
+        asked = self.requests.received is not None
+        if not self.requests.wanted or not agreed:
+            return asked
+        return bool(all_reduced([float(asked)], self.device, dist.ReduceOp.MAX)[0])
 
 
 class EvaluationsFile:
@@ -245,12 +275,21 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def write_predictions(answers: Sequence[dict[str, Any]], path: Path) -> None:
-    """A line a sample: question, reference, prediction and its scores; the file is replaced as a whole."""
+    """A line a sample: question, reference, prediction and its scores; the file is replaced as a whole.
+
+    Where that is not possible, as on a full disk, the earlier one stays, with a warning: the scores of the answers are known.
+    """
     rows = ({name: answer[name] for name in ("question", "reference", "prediction")} | answer["scores"] for answer in answers)
-    _replace(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    try:
+        _replace(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    except OSError as error:
+        LOGGER.warning("%s: %s; the answers are not kept", path.name, error.strerror)
 
 
 def _replace(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

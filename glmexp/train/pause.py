@@ -48,15 +48,14 @@ class Pause:
             EndedOnRequestError: it was, and what can be saved has been.
         """
         every, stop = self.config.checkpoint.every, self.config.train.stop_after == step
-        early = False
-        if self.validation is not None and not asked and self.validation.due(step, ending=stop):
-            early = self.evaluate(self.validation, step, skips)
-        due = (every is not None and step % every == 0) or stop or asked
-        if due and self.checkpoints.newest != saved.tag(step):
-            self.where.activity = SAVING
-            self.checkpoints.save(self.engine, step, skips)
+        # First, since an evaluation takes its time: what ends the run meanwhile takes no step along.
+        if (every is not None and step % every == 0) or stop or asked:
+            self.save(step, skips)
         if asked:
             raise EndedOnRequestError(self.farewell(step))
+        early = False
+        if self.validation is not None and self.validation.due(step, ending=stop):
+            early = self.evaluate(self.validation, step, skips)
         if stop and step < self.checkpoints.steps:
             last = self.checkpoints.steps
             line = f"ended after step {step} of {last} (train.stop_after)"
@@ -64,22 +63,45 @@ class Pause:
             self.writer.note(line)
         return stop or early
 
-    def begin(self, step: int, skips: Skips) -> None:
-        """Before a run goes on from ``step``: what was due there and a signal, or a kill, left no time for."""
+    def begin(self, step: int, skips: Skips) -> bool:
+        """Before a run goes on from ``step``: what was due there and a signal, or a kill, left no time for.
+
+        Whether the run is at its end by that.
+        """
         if self.validation is None:
-            return
+            return False
         if self.validation.owes(step):
-            self.evaluate(self.validation, step, skips)
-        elif self.validation.best is not None and self.validation.best.step == step:
+            return self.evaluate(self.validation, step, skips)
+        if self.validation.best is not None and self.validation.best.step == step:
             self.checkpoints.keep_best(self.engine, step, skips, self.validation.best.value)
+        return self.ends_early(self.validation, step)
+
+    def save(self, step: int, skips: Skips) -> None:
+        """Saves a checkpoint, if that of ``step`` is not there yet."""
+        if self.checkpoints.newest != saved.tag(step):
+            self.where.activity = SAVING
+            self.checkpoints.save(self.engine, step, skips)
 
     def evaluate(self, validation: Validation, step: int, skips: Skips) -> bool:
         """Evaluates, keeps the weights if they are the best so far, and tells whether the run ends because they no longer get
-        better."""
+        better.
+
+        Raises:
+            EndedOnRequestError: as ``after``; the evaluation is left to the session that goes on.
+        """
         self.where.activity = EVALUATION
-        if validation.evaluate(step) and validation.best is not None:
+        try:
+            best = validation.evaluate(step)
+        except EndedOnRequestError:
+            self.save(step, skips)
+            raise EndedOnRequestError(self.farewell(step)) from None
+        if best and validation.best is not None:
             self.where.activity = SAVING
             self.checkpoints.keep_best(self.engine, step, skips, validation.best.value)
+        return self.ends_early(validation, step)
+
+    def ends_early(self, validation: Validation, step: int) -> bool:
+        """Whether the run ends with ``step`` by ``eval.patience``, which is then told."""
         reason = validation.in_vain() if step < self.checkpoints.steps else None
         if reason is not None:
             LOGGER.info("%s", reason)
@@ -92,7 +114,7 @@ class Pause:
 
     def farewell(self, step: int) -> str:
         """Why the run ends, and what it leaves; how it goes on is the parent's to say, who knows how it was started."""
-        number = self.requests.received
+        number = self.writer.record.signal = self.requests.received
         cause = f"ended by {signal.Signals(number).name}" if number else "ended on request of another rank"
         newest = self.checkpoints.newest
         if newest == saved.tag(step):

@@ -1,4 +1,4 @@
-"""A request to end from outside: SIGTERM or SIGUSR1, as schedulers send them before they take a machine away."""
+"""A request to end from outside: a signal, as schedulers send them before they take a machine away."""
 
 import signal
 from types import FrameType, TracebackType
@@ -10,7 +10,7 @@ class EndRequests:
     More of them change nothing: a launcher may send one to each process and to their group.
     """
 
-    CAUGHT = (signal.SIGTERM, signal.SIGUSR1)
+    CAUGHT = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
     def __init__(self, wanted: bool) -> None:
         self.wanted = wanted

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from glmexp.config.batch import Batch
+from glmexp.config.checkpoint import saves_on_signal
 from glmexp.config.choices import Source, Task
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel_size
@@ -19,6 +20,7 @@ from glmexp.train import device as devices
 from glmexp.train import logs, ops
 from glmexp.train.failure import PeerEndedError, Where
 from glmexp.train.ranks import Ranks
+from glmexp.train.requests import EndRequests
 from glmexp.train.task import for_task
 from glmexp.trial.orphan import is_alive
 from glmexp.trial.record import DS_CONFIG, METRICS, Phase, RankWriter, read_rank
@@ -44,6 +46,7 @@ class Run:
         ops.prepare_environment()
         devices.cap_memory(config.hardware, self.device)
         self.sharing = sequence_parallel_size(config)
+        self.requests = EndRequests(saves_on_signal(self.config))
         self.tokenizer: Any = None
 
     def execute(self) -> dict[str, Any]:
@@ -72,10 +75,11 @@ class Run:
         self.tell_arithmetic(engine, stream)
         if resumed:
             self.resume(engine, resumed, steps)
-        metrics = self.train(engine, stream, checkpoints, resumed)
-        if self.config.train.save_weights:
-            self.save(engine)
-        self.part()
+        with self.requests:  # what comes after the last step lets the run come to its end
+            metrics = self.train(engine, stream, checkpoints, resumed)
+            if self.config.train.save_weights:
+                self.save(engine)
+            self.part()
         return metrics
 
     def prepare(self, total: int) -> Any:
@@ -180,8 +184,7 @@ class Run:
         """The state of a checkpoint into the new engine; the present configuration's lr is in force from the next step."""
         from glmexp.train.checkpoint_restore import restore
 
-        with self.phase(Phase.loading):
-            restore(engine, resumed)
+        restore(engine, resumed)
         found, lr, config = resumed.saved, engine.get_lr()[0], self.config
         self.tell(
             f"resumed from {found.path}: step {found.step + 1} of {steps} runs at lr {lr:.3g}, by the present "
@@ -190,31 +193,30 @@ class Run:
 
     def train(self, engine: Any, stream: Any, checkpoints: Any, resumed: Any) -> dict[str, Any]:
         """The loop and what it measured."""
-        from glmexp.config.checkpoint import saves_on_signal
         from glmexp.train.figures import SETTLING_STEPS, MetricsFile, run_figures
         from glmexp.train.loop import Loop
         from glmexp.train.movement import Movement
         from glmexp.train.pause import Pause
-        from glmexp.train.requests import EndRequests
         from glmexp.train.validation import validation_of
 
         movement = Movement(engine)
         done, steps = resumed.saved.step if resumed else 0, checkpoints.steps
         kept = done if checkpoints.in_place else 0
-        requests = EndRequests(saves_on_signal(self.config))
-        loop = Loop(engine, self.config, steps, self.writer, self.where, requests)
+        loop = Loop(engine, self.config, steps, self.writer, self.where, self.requests)
         if resumed:
             loop.skips.go_on(resumed.saved.state)
-        pause = None
+        pause, ended = None, False
         if not self.measuring:
-            validation = validation_of(engine, self.tokenizer, self.config, steps, done, self.folder, self.writer)
-            pause = Pause(engine, self.config, checkpoints, requests, self.writer, self.where, validation)
-        with requests, self.phase(Phase.training, steps), MetricsFile(self.folder / METRICS, self.ranks.rank, kept) as metrics:
+            validation = validation_of(
+                engine, self.tokenizer, self.config, steps, done, self.folder, self.writer, self.requests
+            )
+            pause = Pause(engine, self.config, checkpoints, self.requests, self.writer, self.where, validation)
+        with self.phase(Phase.training, steps), MetricsFile(self.folder / METRICS, self.ranks.rank, kept) as metrics:
             if self.ranks.rank == 0:
                 self.writer.resume(done)
             if pause is not None and done:
-                pause.begin(done, loop.skips)
-            lines = loop.run(stream.batches(done), metrics, done + 1, pause)
+                ended = pause.begin(done, loop.skips)
+            lines = [] if ended else loop.run(stream.batches(done), metrics, done + 1, pause)
         summary = loop.skips.summary()
         if summary:
             LOGGER.info("%s", summary)

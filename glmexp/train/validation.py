@@ -15,6 +15,7 @@ from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.data import Samples
 from glmexp.models import load_tokenizer, locate
 from glmexp.train.evaluation import Evaluation, EvaluationsFile, Evaluator
+from glmexp.train.requests import EndRequests
 from glmexp.trial.record import Phase, RankWriter
 
 LOGGER = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ def validation_of(
     resumed: int,
     folder: Path,
     writer: RankWriter,
+    requests: EndRequests,
 ) -> "Validation | None":
     """The evaluations of a run; None without validation samples. A rank that has not tokenised reads the tokenizer here."""
     samples = Samples.open(folder, "validation")
@@ -65,7 +67,7 @@ def validation_of(
     micro = engine.train_micro_batch_size_per_gpu()
     if sequence_parallel_size(config) == 1:
         micro = config.eval.micro or micro
-    evaluator = Evaluator(engine.module, tokenizer, samples, config, micro, engine.device, folder, generating)
+    evaluator = Evaluator(engine.module, tokenizer, samples, config, micro, engine.device, folder, generating, requests)
     return Validation(evaluator, config, steps, resumed, folder, writer)
 
 
@@ -107,7 +109,11 @@ class Validation:
         return self.due(step, ending=False) and step not in self.known
 
     def evaluate(self, step: int) -> bool:
-        """Evaluates and records; whether this is the best so far by ``checkpoint.best``."""
+        """Evaluates and records; whether this is the best so far by ``checkpoint.best``.
+
+        Raises:
+            EndedOnRequestError: a rank was asked to end meanwhile; nothing is recorded.
+        """
         total = self.steps
         self.last = self.evaluator.evaluate(
             step, lambda share: self.writer.progress(Phase.training, step, total, evaluating=100 * share)

@@ -91,6 +91,8 @@ class RankRecord:
     outcome: State | None = None
     """Set once, when the rank has ended in a way that it could tell."""
     error: str | None = None
+    signal: int | None = None
+    """The signal that asked this rank itself to end."""
     notes: list[str] = field(default_factory=list)
     """What the user should read as the run goes on, such as how many samples were kept."""
     early: str | None = None

@@ -135,14 +135,14 @@ class _Trial:
         known = versions()
         # Before the ranks start: the data file may be changed while they read it.
         digest = config_hash(self.config, info.ds_config, self.placement, known)
-        if self.placement.node == 0:
-            resume.begin(self.folder, digest, self.tag, overrides, self.config, self.going_on)
-        write_configs(self.config, info.ds_config, self.folder)
         killed_before, started = oom_kills(), time.time()
         records: list[RankRecord] = []
         trouble = ""
         catching = nullcontext(shared) if shared else Signals(saves_on_signal(self.config))
         with catching as signals, self.view or nullcontext():
+            if self.placement.node == 0:
+                resume.begin(self.folder, digest, self.tag, overrides, self.config, self.going_on)
+            write_configs(self.config, info.ds_config, self.folder)
             try:
                 ending = self._launch(signals, replace(info, versions=known, world_size=self._world_size), worker)
             except OSError as error:  # no memory for a process, too many files open
@@ -179,7 +179,7 @@ class _Trial:
             versions=known,
             device=describe_device(self.placement),
             times=times_since(started),
-            signal=ending.signal_number,
+            signal=ending.signal_number or next((record.signal for record in records if record.signal), None),
             resumed=resumed or None,
             warnings=self.warnings,
         )
@@ -208,7 +208,7 @@ class _Trial:
         """Asks the ranks to save and to end; whether they have anything to save."""
         asked = ask_to_save(self.tag, records)
         if asked and self.view is not None:
-            self._show(self.view.note, "saving a checkpoint first; a second signal (Ctrl-C) ends the run at once")
+            self._show(self.view.note, "saving first; a second signal (Ctrl-C) ends the run at once")
         return asked
 
     def observe(self) -> tuple[list[RankRecord], int]:

@@ -47,6 +47,7 @@ def save_when_asked(folder: Path, writer: RankWriter, seconds: float) -> None:
     writer.progress(Phase.saving, 0, 2)
     time.sleep(seconds)
     (folder / f"saved{writer.record.rank}").touch()
+    writer.record.signal = asked[0]
     writer.finish(State.interrupted, "ended by SIGTERM; saved checkpoint step-000002")
     os._exit(1)
 

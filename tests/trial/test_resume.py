@@ -12,11 +12,12 @@ import pytest
 
 from glmexp.config import compose
 from glmexp.config.errors import UserError
+from glmexp.config.files import save
 from glmexp.track.base import NullTracker
 from glmexp.trial import processes, resume
-from glmexp.trial.record import LOG, METRICS, RUN, State, rank_file
+from glmexp.trial.record import LOG, METRICS, RUN, State, rank_file, read_rank
 from glmexp.trial.result import Result, read_result, write_result
-from glmexp.trial.resume import decide, held, read_sessions
+from glmexp.trial.resume import decide, held, other_data, read_sessions
 from glmexp.trial.run import exit_code, run_trial
 from glmexp.trial.tasks import session_of
 
@@ -65,6 +66,29 @@ def test_nothing_there_is_a_fresh_run(tmp_path, monkeypatch):
     found = ask(root)
     assert found.words == "nothing to resume under outputs/: a fresh run"
     assert (found.folder, found.going_on, found.done) == (new(root), False, False)
+
+
+def test_an_unfinished_run_of_another_configuration_is_told_of(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = begin(tmp_path / "outputs", "another", digest="f" * 16)
+    save(config("optimizer.lr=0.01", "checkpoint.keep=5"), run / "config.yaml")
+    assert ask(tmp_path / "outputs").words.endswith("a fresh run")  # it has saved nothing
+    add_checkpoint(run, 3)
+    differs = "optimizer.lr=0.01 there, 0.001 now"
+    assert ask(tmp_path / "outputs").words.endswith(
+        f"a fresh run; outputs/2026-01-01/another, which is not finished, is another ({differs})"
+    )
+    end(run, State.complete, steps=3)
+    assert ask(tmp_path / "outputs").words.endswith("a fresh run")
+
+
+def test_other_data_than_the_checkpoint_s_is_told(tmp_path):
+    assert other_data(config(), tmp_path, 12) is None  # a checkpoint that was copied out of its run
+    save(config("train.seed=7"), tmp_path / "config.yaml")
+    assert other_data(config("data.eval_share=0.1"), tmp_path, 12) is None
+    line = other_data(config("data.max_length=64"), tmp_path, 12)
+    assert "(data.max_length=512 there, 64 now)" in line
+    assert "goes on at sample 12 of its own order" in line
 
 
 def test_the_newest_run_with_a_checkpoint_goes_on(tmp_path, monkeypatch):
@@ -130,8 +154,6 @@ def test_a_folder_that_was_given_is_the_run(tmp_path):
 
 
 def test_a_given_folder_of_another_run_is_refused(tmp_path):
-    from glmexp.config.files import save
-
     run = begin(tmp_path, "given", digest="f" * 16)
     save(config("train.seed=7", "checkpoint.keep=5"), run / "config.yaml")
     with pytest.raises(UserError, match=r"holds another run \(train.seed=7 there, 42 now\)"):
@@ -234,6 +256,21 @@ def test_ranks_save_before_the_run_is_ended(run, tmp_path, number, monkeypatch):
     assert (result.state, exit_code(result)) == (State.interrupted, 128 + number)
     assert result.reason == f"ended by {signal.Signals(number).name}; saved checkpoint step-000002"
     assert all((tmp_path / "run" / f"saved{rank}").exists() for rank in (0, 1))
+
+
+def test_a_signal_to_a_rank_alone_is_the_run_s(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "FAREWELL_SECONDS", 0.2)
+
+    def send():
+        while not (tmp_path / "run" / "ready1").exists():
+            time.sleep(0.02)
+        os.kill(read_rank(tmp_path / "run", 1).pid, signal.SIGTERM)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    result = run({0: "hang", 1: "save0.1"}, ranks=2, overrides=("checkpoint.every=2",))
+    sender.join()
+    assert (result.state, exit_code(result)) == (State.interrupted, 128 + signal.SIGTERM)
 
 
 def test_a_second_signal_does_not_wait_for_the_saving(run, tmp_path):
