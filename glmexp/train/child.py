@@ -3,13 +3,17 @@
 import contextlib
 import json
 import logging
+import math
 import os
+import signal
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO
 
 from glmexp.config import load
@@ -19,6 +23,8 @@ from glmexp.config.schema import Config
 from glmexp.trial.orphan import die_with_parent
 from glmexp.trial.record import CONFIG, REQUEST, RankWriter, State
 
+TOGETHER_SECONDS = 0.3
+"""Two SIGINT within this are one."""
 Work = Callable[[Config, dict[str, Any], TextIO], None]
 """What a verb does: with the config, the request, and the stream for its answer."""
 
@@ -29,6 +35,7 @@ def answer(folder: Path, work: Work) -> int:
     What libraries print goes to standard error. A user's error is left in ``rank0.json`` for the parent to tell.
     """
     die_with_parent()
+    _take_interrupts()
     writer = RankWriter(folder, 0)
     _quieten()
     if isinstance(sys.__stdout__, TextIOWrapper):
@@ -52,6 +59,19 @@ def answer(folder: Path, work: Work) -> int:
         return 1
     writer.finish(State.complete)
     return 0
+
+
+def _take_interrupts() -> None:
+    """SIGINT as KeyboardInterrupt, once: Ctrl-C at a terminal comes from there and, handed on, from the parent."""
+    taken = -math.inf
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal taken
+        again, taken = time.monotonic() - taken < TOGETHER_SECONDS, time.monotonic()
+        if not again:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
 
 
 def _in_words(error: Exception) -> str:

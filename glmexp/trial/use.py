@@ -96,7 +96,8 @@ def changed(config: Config, given: Mapping[str, str]) -> Config:
 def ask(worker: str, config: Config, request: Mapping[str, Any]) -> int:
     """Lets ``python -m WORKER FOLDER`` do what ``request`` says, on this process's streams; returns the exit code.
 
-    The folder is a temporary one with the config and the request. Ctrl-C is the child's to take: a chat stops its answer.
+    The folder is a temporary one with the config and the request. Ctrl-C is the child's to take: a chat stops its answer. What
+    a terminal sends to both is handed on as what is sent to this process alone, and the child takes it once.
 
     Raises:
         UserError: the child told of one.
@@ -105,18 +106,19 @@ def ask(worker: str, config: Config, request: Mapping[str, Any]) -> int:
         folder = Path(name)
         save(config, folder / CONFIG)
         write_json(folder / REQUEST, dict(request), lasting=False)
-        before = signal.signal(signal.SIGINT, lambda number, frame: None)  # unlike SIG_IGN the child does not inherit it
-        try:
-            code = subprocess.run([sys.executable, "-m", worker, name], env=_environment(), check=False).returncode
-        finally:
-            signal.signal(signal.SIGINT, before)
+        with subprocess.Popen([sys.executable, "-m", worker, name], env=_environment()) as child:
+            before = signal.signal(signal.SIGINT, lambda number, frame: child.send_signal(number))
+            try:
+                code = child.wait()
+            finally:
+                signal.signal(signal.SIGINT, before)
         record = read_rank(folder, 0)
     state, told = (None, None) if record is None else (record.outcome, record.error)
     if state is State.complete:
         return code
     if state is State.invalid:
         raise UserError(redact(told or "refused", os.environ))
-    if state is State.interrupted:
+    if state is State.interrupted or code == -signal.SIGINT:
         return 128 + signal.SIGINT
     print(f"glmexp: {redact(told or (KILLED if code < 0 else FAILED), os.environ)}", file=sys.stderr)
     return 1
