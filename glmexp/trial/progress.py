@@ -230,7 +230,7 @@ class _Bars:
 class _Lines:
     """A line when a phase begins, then one every few seconds, and one for the first and the last step.
 
-    Checkpoints interrupt the training again and again: what comes back soon after is not told anew.
+    Checkpoints interrupt the training again and again: what comes back between steps, or soon after, is not told anew.
     """
 
     def __init__(self, write: Callable[[str], None], every_seconds: float, clock: Callable[[], float]) -> None:
@@ -241,6 +241,8 @@ class _Lines:
         self._written_done = 0
         self._reached: dict[Phase, int] = {}
         """Phases that have begun, with the units that were written last."""
+        self._stepped = False
+        """Whether the last step is taken."""
 
     def open(self) -> None:
         """Nothing to prepare."""
@@ -253,8 +255,10 @@ class _Lines:
 
     def enter(self, phase: Phase, total: int | None) -> None:
         again = phase in self._reached
-        self._written_done = self._reached.setdefault(phase, 0) if phase is Phase.training else 0
-        if again and (phase is Phase.training or self._clock() - self._written_at < self._every_seconds):
+        stepping = Phase.training in self._reached and not self._stepped
+        reached = self._reached.setdefault(phase, 0)
+        self._written_done = reached if phase is Phase.training else 0
+        if again and (stepping or phase is Phase.training or self._clock() - self._written_at < self._every_seconds):
             return
         unit = UNITS.get(phase)
         if total == 1 and unit:
@@ -266,6 +270,7 @@ class _Lines:
         if done <= self._written_done:
             return
         stepping = phase is Phase.training
+        self._stepped |= stepping and done == total
         ends = stepping and (self._written_done == 0 or done == total)
         if not ends and self._clock() - self._written_at < self._every_seconds:
             return

@@ -88,6 +88,18 @@ def test_the_last_step_is_told_when_it_comes_with_the_next_phase() -> None:
     ]
 
 
+def test_checkpoints_leave_the_lines_of_the_steps_in_a_log() -> None:
+    file, clock = StringIO(), Clock()
+    with ProgressView(8, Console(file=file), clock=clock) as view:
+        for done in range(1, 9):
+            clock.now += 11
+            view.update([rank(Phase.training, done, 8)], [step(done)])
+            view.update([rank(Phase.saving)])
+    lines = [line.split("  ")[0] for line in lines_of(file)]
+    assert lines.count("saving weights") == 1
+    assert [line for line in lines if line.startswith("step")] == [f"step {done}/8" for done in range(1, 9)]
+
+
 def test_one_step_is_one_step() -> None:
     file = StringIO()
     with ProgressView(1, Console(file=file), clock=Clock()) as view:
