@@ -88,7 +88,7 @@ def _summary(config: Config, layout: str, base: str) -> str:
 def _recipe(config: Config, run: Path, rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     method, optimizer, scheduler = config.method, config.optimizer, config.scheduler
     settings = ((field.name, getattr(method, field.name)) for field in fields(method) if field.name != "name")
-    chosen = ", ".join(f"{name} {value}" for name, value in settings if value not in (None, False))
+    chosen = ", ".join(f"{name} {getattr(value, 'value', value)}" for name, value in settings if value not in (None, False))
     yield "method", method.name.value + (f": {chosen}" if chosen else "")
     yield "steps", f"{rows[-1]['step']} optimizer steps" if rows else "not recorded"
     yield "batch", _batch(_json(run / DS_CONFIG))

@@ -177,6 +177,11 @@ def test_a_card_holds_no_folder_of_this_machine(tmp_path: Path) -> None:
     assert "a.jsonl, b.jsonl" in text
 
 
+def test_a_card_names_settings_by_their_values(tmp_path: Path) -> None:
+    text = card(compose(["model=tiny", "method=qlora", "launch.device=gpu"]).config, tmp_path, "adapter", None, None)
+    assert "quant_type nf4, double_quant True" in text
+
+
 @pytest.mark.parametrize(
     ("verb", "words", "told"),
     [
