@@ -14,7 +14,7 @@ from glmexp.config.measure import initialisation
 from glmexp.config.schema import Config
 from glmexp.data.store import COUNTS, TOKENS, Counts
 from glmexp.models.source import local_folder
-from glmexp.train.usage import usage
+from glmexp.train.usage import base_words, usage
 from glmexp.trial.record import DS_CONFIG, EVALUATIONS, METRICS, RESULT
 
 TAG = "glmexp"
@@ -30,7 +30,7 @@ def card(config: Config, run: Path, layout: str, template: str | None, step: int
     Args:
         config: of the run.
         run: its folder, of which metrics, evaluations, token counts and result are read, as far as they are there.
-        layout: what the export is: ``model``, ``adapter``, ``prefix`` or ``original``.
+        layout: what the export is: ``model``, ``adapter``, ``prefix``, ``original`` or ``original_prefix``.
         template: the tokenizer's prompt format; None without a tokenizer.
         step: optimizer steps behind the weights; None is the run's last.
     """
@@ -57,11 +57,6 @@ def is_export(folder: Path) -> bool:
     return text.startswith("---\n") and f"- {TAG}\n" in text.split("\n---\n", 1)[0]
 
 
-def base_words(config: Config) -> str:
-    """The base model by its hub id, or by the name of its folder."""
-    return config.model.path if local_folder(config.model.path) is None else Path(config.model.path).name
-
-
 def front_matter(config: Config, layout: str) -> str:
     lines = ["---"]
     if local_folder(config.model.path) is None:
@@ -80,9 +75,10 @@ def _summary(config: Config, layout: str, base: str) -> str:
         "adapter": "A PEFT adapter, which goes onto its base model",
         "prefix": "A P-tuning v2 prefix, which goes onto its base model",
         "original": "Weights under the names of the original ChatGLM code",
+        "original_prefix": "A P-tuning v2 prefix as ChatGLM2's P-tuning script saves it, which goes onto its base model",
     }
     drawn = " The base model's weights are random, drawn with train.seed." if initialisation(config) is Init.random else ""
-    return f"{kinds[layout]}: {base} trained with {config.method.name.value} by glmexp.{drawn}"
+    return f"{kinds[layout]}: {base} trained with method={config.method.name.value} by glmexp.{drawn}"
 
 
 def _recipe(config: Config, run: Path, rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:

@@ -59,7 +59,7 @@ def export(config: Config, request: dict[str, Any], out: TextIO) -> None:
         publish(target, partial(_standard, model, state, tokenizer, config, run, source.step))
     else:
         publish(target, partial(_original, state, base, tokenizer, config, run, source.step))
-    print(f"wrote {target}: {count} tensors, {str(dtype).removeprefix('torch.')}, from {source}", file=out)
+    print(f"wrote {target}: {_tensors(count)}, {str(dtype).removeprefix('torch.')}, from {source}", file=out)
 
 
 def refuse_form(config: Config, merge: bool, original: bool) -> None:
@@ -95,10 +95,11 @@ def _standard(model: Any, state: State, tokenizer: Any, config: Config, run: Pat
 def _original(state: State, base: Any, tokenizer: Any, config: Config, run: Path, step: int | None, folder: Path) -> None:
     if config.method.name is Method.ptuning_v2:
         write_original_prefix(state, base, config.method, folder)
+        write_card(config, run, "original_prefix", tokenizer, step, folder)
     else:
         write_original(state, base, folder)
-    write_card(config, run, "original", tokenizer, step, folder)
-    note("the code of the original release (modeling_chatglm.py and so on) is not copied: take it from its repository")
+        write_card(config, run, "original", tokenizer, step, folder)
+        note("the code of the original release (modeling_chatglm.py and so on) is not copied: take it from its repository")
 
 
 def is_base(state: State, config: Config) -> bool:
@@ -136,7 +137,11 @@ def _counted(folder: Path) -> str:
     found = headers(folder)
     if not found:
         raise UserError(f"{folder} holds no weights\nremove it and export from a checkpoint: checkpoint=newest")
-    return f"{len(found)} tensors"
+    return _tensors(len(found))
+
+
+def _tensors(count: int) -> str:
+    return f"{count} tensor{'s' if count != 1 else ''}"
 
 
 if __name__ == "__main__":

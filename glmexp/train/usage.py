@@ -1,8 +1,11 @@
 """How an export is loaded and asked: a program for its model card that works as it stands, run in the export's folder."""
 
+from pathlib import Path
+
 from glmexp.config.choices import Init
 from glmexp.config.measure import initialisation
 from glmexp.config.schema import Config
+from glmexp.models.source import local_folder
 
 QUESTION = "你好"
 ROLES = """number = tokenizer.convert_tokens_to_ids
@@ -58,6 +61,14 @@ def _loading(config: Config, layout: str) -> tuple[str, list[str], str]:
             ["from glmexp.models import load_model, load_tokenizer"],
             "tokenizer = load_tokenizer(folder)\nmodel = load_model(folder)",
         )
+    if layout == "original_prefix":
+        return (
+            "The official `main.py` takes this folder as its `--ptuning_checkpoint`, with the same `--pre_seq_len`. glmexp puts the\n"
+            "prefix onto the base model too:",
+            ["from glmexp.models import load_model, load_prefix, load_tokenizer"],
+            f'tokenizer = load_tokenizer(folder)\nbase = "{base_words(config)}"  # the model that it was trained on, or its folder\n'
+            "model = load_prefix(load_model(base), folder)",
+        )
     if layout == "prefix":
         return (
             "Neither transformers nor PEFT know this prefix; glmexp puts it onto the base model that prefix_config.json names:",
@@ -78,6 +89,11 @@ def _loading(config: Config, layout: str) -> tuple[str, list[str], str]:
         ["from peft import PeftConfig, PeftModel", "from transformers import AutoModelForCausalLM, AutoTokenizer"],
         base + "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder)",
     )
+
+
+def base_words(config: Config) -> str:
+    """The base model by its hub id, or by the name of its folder."""
+    return config.model.path if local_folder(config.model.path) is None else Path(config.model.path).name
 
 
 def needs_glmexp(config: Config) -> bool:

@@ -51,6 +51,23 @@ def test_an_original_model_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "back/config.json").read_text()) == json.loads((GOLDEN / "config.json").read_text())
 
 
+def test_a_prefix_in_the_original_layout_has_a_card_that_puts_it_onto_its_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    base = write_export(untrained_run(tmp_path / "full"), tmp_path / "chatglm2-tiny", original=True)
+    run = untrained_run(tmp_path / "run", "model=auto", f"model.path={base}", "method=ptuning_v2", "method.prefix_length=4")
+    capfd.readouterr()
+    written = write_export(run, tmp_path / "to", original=True)
+    assert "modeling_chatglm" not in capfd.readouterr().err  # a prefix needs no code beside it
+    text = (written / "README.md").read_text(encoding="utf-8")
+    assert "--ptuning_checkpoint" in text
+    program = text.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)  # the card names the base's folder, and not where it lies
+    names: dict[str, object] = {}
+    exec(program.replace('folder = "."', f"folder = {str(written)!r}").replace("max_new_tokens=128", "max_new_tokens=2"), names)
+    assert any("prefix" in name for name, _ in names["model"].named_parameters())  # type: ignore[attr-defined]
+
+
 def test_an_adapter_of_zeros_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = untrained_run(tmp_path / "run", "method=lora")
     merged = write_export(run, run / "merged", merge=True, dtype="bf16")
