@@ -22,6 +22,7 @@ from glmexp.track.base import Tracker
 from glmexp.trial.processes import Signals
 from glmexp.trial.record import State
 from glmexp.trial.result import Result
+from glmexp.trial.resume import is_to_go_on
 from glmexp.trial.starter import Starter
 
 POLL_SECONDS = 0.1
@@ -114,9 +115,11 @@ class Loop:
                 return
 
     def known(self, job: Job) -> Result | None:
-        """What an earlier session found, unless ``sweep.retry`` names how that ended."""
+        """What an earlier session found, unless ``sweep.retry`` names how that ended, or more steps are asked for now."""
         finished = self.finished.get(job.config_hash)
-        return finished.result if finished is not None and finished.stands(self.retry) else None
+        if finished is None or is_to_go_on(job.composed.config, finished.folder, finished.result):
+            return None
+        return finished.result if finished.stands(self.retry) else None
 
     def name(self, job: Job) -> str:
         """Name of the trial's folder: an earlier session, with its overrides in another order, may have named it otherwise."""

@@ -21,7 +21,7 @@ from glmexp.config.schema import Config
 from glmexp.trial.config_hash import NOT_HASHED
 from glmexp.trial.orphan import end_tagged
 from glmexp.trial.record import CONFIG, RESULT, RUN, State, write_json
-from glmexp.trial.result import MetricsTail, read_result
+from glmexp.trial.result import MetricsTail, Result, read_result
 from glmexp.trial.saved import checkpoints, folders
 
 LOCK = ".lock"
@@ -116,8 +116,7 @@ def nothing_left(config: Config, run: Path, known: Sessions) -> str | None:
     result, saved = read_result(run), checkpoints(run)
     if result is not None and result.state is State.complete:
         steps = result.metrics.get("steps")
-        stopped = known.sessions[-1].get("stop_after") if known.sessions else None
-        if stopped is None or stopped != steps or stopped == config.train.max_steps:
+        if stopped_at(known, result) in (None, config.train.max_steps):
             words = f"{shown(run)} is complete ({steps} steps): nothing is left to do"
             if config.train.save_weights and saved and not (run / "export").is_dir():  # as after a disk that was full
                 words += f"; it has no export/, and `python -m glmexp export {shown(run)}` writes step {saved[-1].step}"
@@ -126,6 +125,20 @@ def nothing_left(config: Config, run: Path, known: Sessions) -> str | None:
     if stop_after is not None and saved and saved[-1].step >= stop_after:
         return f"{shown(run)} is at step {saved[-1].step} already: train.stop_after={stop_after} leaves nothing to do"
     return None
+
+
+def stopped_at(known: Sessions, result: Result) -> int | None:
+    """The step at which ``train.stop_after`` ended a run that is complete; None for one that came to its own end."""
+    stop: int | None = known.sessions[-1].get("stop_after") if known.sessions else None
+    return None if stop != result.metrics.get("steps") else stop
+
+
+def is_to_go_on(config: Config, run: Path, result: Result) -> bool:
+    """Whether a run that is complete was ended by ``train.stop_after`` before the step at which ``config`` ends."""
+    known = read_sessions(run)
+    stopped = None if known is None or result.state is not State.complete else stopped_at(known, result)
+    last = config.train.stop_after or config.train.max_steps
+    return stopped is not None and (last is None or stopped < last)
 
 
 def _done_again(run: Path, step: int) -> str:

@@ -17,7 +17,7 @@ from glmexp.track.base import NullTracker
 from glmexp.trial import processes, resume
 from glmexp.trial.record import LOG, METRICS, RUN, State, rank_file, read_rank
 from glmexp.trial.result import Result, read_result, write_result
-from glmexp.trial.resume import decide, held, other_data, read_sessions
+from glmexp.trial.resume import decide, held, is_to_go_on, other_data, read_sessions
 from glmexp.trial.run import exit_code, run_trial
 from glmexp.trial.tasks import session_of
 
@@ -133,6 +133,15 @@ def test_a_run_that_was_told_to_stop_goes_on_without_that(tmp_path):
     assert ask(tmp_path, "train.max_steps=3").done
     assert ask(tmp_path, "train.stop_after=5").going_on
     assert ask(tmp_path).going_on
+    ended = read_result(run)
+    for overrides, more in (
+        (["train.stop_after=3"], False),
+        (["train.max_steps=3"], False),
+        (["train.stop_after=5"], True),
+        ([], True),
+    ):
+        assert is_to_go_on(config(*overrides), run, ended) == more  # what a sweep goes by
+    assert not is_to_go_on(config(), begin(tmp_path, "whole"), ended)
 
 
 def test_a_run_of_another_process_is_not_touched(tmp_path):
