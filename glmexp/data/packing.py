@@ -39,7 +39,8 @@ class PackedOrder(Order):
     def note(self) -> str:
         """``data.packing: 336 samples packed into 41 rows of 512 tokens, 97 % full; ...``."""
         full = 100 * int(self.lengths.sum()) / (len(self) * self.max_length)
-        rows = f"{len(self.lengths)} samples packed into {len(self)} row{'s' if len(self) > 1 else ''} of {self.max_length} tokens, {full:.0f} % full"
+        count = f"{len(self)} row{'s' if len(self) > 1 else ''}"
+        rows = f"{len(self.lengths)} samples packed into {count} of {self.max_length} tokens, {full:.0f} % full"
         return f"data.packing: {rows}; batch.micro and batch.total count rows"
 
     def permutation(self, seed: int, epoch: int) -> NDArray[np.int64]:

@@ -63,10 +63,10 @@ def _loading(config: Config, layout: str) -> tuple[str, list[str], str]:
         )
     if layout == "original_prefix":
         return (
-            "The official `main.py` takes this folder as its `--ptuning_checkpoint`, with the same `--pre_seq_len`. glmexp puts the\n"
-            "prefix onto the base model too:",
+            "The official `main.py` takes this folder as `--ptuning_checkpoint`, with the same `--pre_seq_len`. glmexp puts the\n"
+            "prefix onto the base model, too:",
             ["from glmexp.models import load_model, load_prefix, load_tokenizer"],
-            f'tokenizer = load_tokenizer(folder)\nbase = "{base_words(config)}"  # the model that it was trained on, or its folder\n'
+            f'tokenizer = load_tokenizer(folder)\nbase = "{base_words(config)}"  # the base model, or its folder\n'
             "model = load_prefix(load_model(base), folder)",
         )
     if layout == "prefix":
