@@ -63,7 +63,7 @@ def _loading(config: Config, layout: str) -> tuple[str, list[str], str]:
         )
     if layout == "original_prefix":
         return (
-            "The official `main.py` takes this folder as `--ptuning_checkpoint`, with the same `--pre_seq_len`. glmexp puts the\n"
+            "The official `main.py` takes this folder as `--ptuning_checkpoint`, with its `--pre_seq_len`. glmexp puts the\n"
             "prefix onto the base model, too:",
             ["from glmexp.models import load_model, load_prefix, load_tokenizer"],
             f'tokenizer = load_tokenizer(folder)\nbase = "{base_words(config)}"  # the base model, or its folder\n'
