@@ -22,7 +22,7 @@ from glmexp.config.files import from_composed, leaves
 from glmexp.config.rules import check_sources
 from glmexp.config.schema import Config
 from glmexp.config.secrets import refuse_secrets
-from glmexp.config.wording import from_hydra
+from glmexp.config.wording import from_hydra, no_option
 
 LAUNCHER = "hydra_plugins.glmexp.GlmexpLauncher"
 SWEEPER = "hydra_plugins.glmexp.GlmexpSweeper"
@@ -107,9 +107,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
         if separator and key in sections - groups - {"deepspeed"} and not value.startswith("{"):
             raise UserError(f"{override}: {key} holds fields\nset them one by one: {key}.FIELD=...")
         if separator and key in groups and NO_OPTION.match(value.strip().lower()):
-            raise UserError(
-                f"{override}: {key} is a group and takes one option: {key}=NAME\nset its fields one by one: {key}.FIELD=..."
-            )
+            raise UserError(no_option(key, value, [path.stem for path in Path(conf_dir(), key).glob("*.yaml")]))
 
 
 def absolute_paths(values: dict[str, Any], start: Path | None = None) -> dict[str, Any]:

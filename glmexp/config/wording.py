@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -39,6 +40,13 @@ REFUSALS = {
 }
 """Keys that people try and that glmexp leaves out on purpose."""
 
+OWN = {
+    "model": "; for a folder or hub id: model=auto model.path={}",
+    "data": "; for a file: data.path={}",
+    "experiment": "; --config-dir DIR adds your own, DIR/experiment/{}.yaml",
+}
+"""Group -> how what is no option of it may be meant."""
+
 
 def known_keys(schema: type = Config, prefix: str = "") -> list[str]:
     """Every dotted key of the schema."""
@@ -63,6 +71,9 @@ def unknown_key(key: str) -> str:
     if last in SYNONYMS:
         return f"{key}: unknown key; did you mean {SYNONYMS[last]}?"
     parent = key.rpartition(".")[0]
+    same = [name for name in known if name.rpartition(".")[2] == last]
+    if not parent and len(same) == 1:  # the name of a field without its group
+        return f"{key}: unknown key; did you mean {same[0]}?"
     siblings = [name for name in known if name.rpartition(".")[0] == parent]
     close = nearest(key, siblings if parent and siblings else known) or nearest(key, known)
     if close:
@@ -70,6 +81,18 @@ def unknown_key(key: str) -> str:
     if siblings:
         return f"{key}: unknown key; known here: {', '.join(siblings)}"
     return f"{key}: unknown key; groups: {', '.join(name for name in known if '.' not in name)}"
+
+
+def no_option(group: str, value: str, options: Sequence[str]) -> str:
+    """Two lines for a value that can be no name of an option, such as a number."""
+    told = f"{group}={value}: {group} is a group and takes one option{_meant(group, value, options)}"
+    return f"{told}\noptions of {group}: {', '.join(sorted(options))}; its fields are set one by one: {group}.FIELD=..."
+
+
+def _meant(group: str, value: str, options: Sequence[str]) -> str:
+    """``; did you mean zero=stage2?``, or how what is no option may be meant."""
+    close = next((name for name in options if name.endswith(value)), None) if value.isdigit() else nearest(value, options)
+    return f"; did you mean {group}={close}?" if close else OWN.get(group, "").format(value)
 
 
 def type_error(error: BaseException) -> str:
@@ -96,7 +119,7 @@ def _shape(key: str | None, message: str) -> str:
     if found := re.search(r"(\w+) is not a subclass of \w+Config\. value: (.*)", message):
         return f"{found[2]} is no object; an option is chosen as `- override /GROUP: {found[2]}` under defaults:"
     if key and re.search(r"is not a ListConfig, list or tuple|Cannot merge DictConfig with ListConfig", message):
-        return f"{key}: must be a list, [...]" if _is_list(key) else f"{key}: must be an object, got a list"
+        return f"{key}: must be a list, as {key}=[...]" if _is_list(key) else f"{key}: must be an object, got a list"
     return message
 
 
@@ -116,11 +139,10 @@ def _noun(kind: str) -> str:
 def from_hydra(error: Exception) -> UserError:
     """A Hydra or OmegaConf error as one for the user."""
     text = str(error)
-    if found := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", text):
+    if found := re.search(r"Could not find '((?:hydra/)?\w+)/([\w./-]+)'", text):
         options = re.search(r"Available options in '[\w/]+':\n((?:\t.*\n?)+)", text)
         names = options[1].split() if options else []
-        close = nearest(found[2], names)
-        hint = f"; did you mean {found[1]}={close}?" if close else ""
+        hint = _meant(found[1], found[2], names)
         if not names:
             return UserError(f"{found[1]}={found[2]}: no such option; --config-dir DIR adds the folder that holds {found[1]}/")
         return UserError(f"{found[1]}={found[2]}: no such option{hint}\noptions of {found[1]}: {', '.join(names)}")

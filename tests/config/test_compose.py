@@ -80,7 +80,19 @@ def test_a_saved_config_with_a_broken_rule_is_refused(tmp_path):
         (["zero=stage2,stage3"], ["--multirun"]),
         (["zero=stage3", "+model.kwargs.device_map=auto"], ["device_map", "never"]),
         (["+model.trust_remote_code=true"], ["trust_remote_code", "never"]),
-        (["experiment=none_such"], ["experiment=none_such", "no such option"]),
+        (
+            ["experiment=none_such"],
+            ["experiment=none_such", "no such option", "--config-dir DIR", "DIR/experiment/none_such.yaml"],
+        ),
+        (["model=SmolLM2"], ["no such option", "model=auto model.path=SmolLM2"]),
+        (["model=HuggingFaceTB/SmolLM2"], ["no such option", "model=auto model.path=HuggingFaceTB/SmolLM2"]),
+        (["model=./SmolLM2"], ["one option", "model=auto model.path=./SmolLM2"]),
+        (["model=chatglm2-6b"], ["did you mean model=chatglm2_6b?"]),
+        (["data=mine.jsonl"], ["data.path=mine.jsonl"]),
+        (["zero=2"], ["did you mean zero=stage2?", "stage3_zeropp", "zero.FIELD"]),
+        (["lr=1e-4"], ["did you mean optimizer.lr?"]),
+        (["rank=8"], ["did you mean method.rank?"]),
+        (["method=lora", "method.target_modules=q_proj"], ["must be a list, as method.target_modules=[...]"]),
     ],
 )
 def test_a_mistake_is_named_with_the_next_move(overrides, words):
