@@ -55,7 +55,7 @@ def execute(job: Job, sweep: SweepFolder, around: Surroundings) -> Result:
     try:
         if job.composed.config.task is Task.check:
             return check(job, folder)
-        return run_trial(
+        ended = run_trial(
             job.composed,
             folder,
             job.overrides,
@@ -76,6 +76,9 @@ def execute(job: Job, sweep: SweepFolder, around: Surroundings) -> Result:
         result = outline(job, state, told[-2000:], started)
         record(result, folder)
         return result
+    if not (folder / RESULT).exists():
+        record(ended, folder)
+    return ended
 
 
 def record(result: Result, folder: Path) -> None:

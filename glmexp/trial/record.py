@@ -28,6 +28,8 @@ REQUEST = "request.json"
 RUN = "run.json"
 """What a run is, written before its ranks start: see ``glmexp.trial.resume``."""
 
+LOG_TAIL_BYTES = 200_000
+"""As much of the end of ``train.log`` is read for the cause of a failure."""
 BUILDING_OP = "building DeepSpeed's "
 """How a rank's note begins before it compiles an op, which takes a minute: of all notes a sweep shows these."""
 
@@ -118,6 +120,23 @@ def write_json(path: Path, content: Any, lasting: bool = True) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error  # a write of its own does not say where
+
+
+def log_tail(path: Path, begin: int = 0) -> str:
+    """The end of the workers' log, from byte ``begin`` on: what an earlier session wrote says nothing of this one."""
+    try:
+        with path.open("rb") as handle:
+            handle.seek(max(begin, path.stat().st_size - LOG_TAIL_BYTES))
+            return handle.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def log_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def rank_file(folder: Path, rank: int) -> Path:

@@ -26,7 +26,7 @@ from glmexp.trial.outcome import Evidence, classify
 from glmexp.trial.placement import Placement
 from glmexp.trial.processes import Ending, Limits, Processes, Signals, ask_to_save, new_tag, watch
 from glmexp.trial.progress import View
-from glmexp.trial.record import CONFIG, DS_CONFIG, LOG, RESULT, RankRecord, read_rank, write_json
+from glmexp.trial.record import CONFIG, DS_CONFIG, LOG, RESULT, RankRecord, log_size, log_tail, read_rank, write_json
 from glmexp.trial.redact import redact
 from glmexp.trial.result import (
     MetricsTail,
@@ -43,7 +43,6 @@ from glmexp.trial.starter import COLD, Starter
 
 __all__ = ["Result", "exit_code", "run_trial"]
 
-LOG_TAIL_BYTES = 200_000
 LONGEST_REASON = 2000
 
 
@@ -98,7 +97,7 @@ def run_trial(
         info = RunInfo(folder, composed.config, ds_config, name=name, group=group, going_on=going_on)
         result = trial.run([redact(override, environ) for override in overrides], info, worker, signals)
         if first:
-            write_result(result, folder)
+            trial.record(result)
             trial.close(result)
     return result
 
@@ -249,12 +248,19 @@ class _Trial:
             self.warnings.append(f"the progress display stopped: {type(error).__name__}: {error}")
             self.view = None
 
+    def record(self, result: Result) -> None:
+        """Writes ``result.json``; where that cannot be, as on a full disk, a warning says so and there is none."""
+        try:
+            write_result(result, self.folder)
+        except OSError as error:
+            result.warnings.append(f"{self.folder / RESULT} could not be written: {error.strerror or error}")
+
     def close(self, result: Result) -> None:
         """Closes the tracker, outside the signal handlers: a dashboard that hangs can be left with Ctrl-C."""
         self.tracker.finish(finite(asdict(result)))
         if self.tracker.error is not None:
             result.warnings.append(redact(f"tracker: {self.tracker.error}", self.environ))
-            write_result(result, self.folder)
+            self.record(result)
 
 
 def write_configs(config: Config, ds_config: Mapping[str, Any], folder: Path) -> None:
@@ -268,23 +274,6 @@ def refuse_used(folder: Path) -> None:
     used = next((name for name in (RESULT, CONFIG, DS_CONFIG) if (folder / name).exists()), None)
     if used or any(folder.glob("rank*.json")):
         raise UserError(f"{folder} holds {used or 'an earlier run'} already\nleave hydra.run.dir out, or name a new folder")
-
-
-def log_tail(path: Path, begin: int = 0) -> str:
-    """The end of the workers' log, from byte ``begin`` on: what an earlier session wrote says nothing of this one."""
-    try:
-        with path.open("rb") as handle:
-            handle.seek(max(begin, path.stat().st_size - LOG_TAIL_BYTES))
-            return handle.read().decode("utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def log_size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _port_origin(placement: Placement) -> str:

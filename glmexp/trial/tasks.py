@@ -28,7 +28,7 @@ from glmexp.track.selection import preflight, tracker_for
 from glmexp.trial.config_hash import config_hash
 from glmexp.trial.placement import Placement, check_device, resolve
 from glmexp.trial.progress import ProgressView, closing
-from glmexp.trial.record import CONFIG, DS_CONFIG, State
+from glmexp.trial.record import CONFIG, DS_CONFIG, RESULT, State
 from glmexp.trial.result import versions
 from glmexp.trial.resume import Decision, decide, other_data
 from glmexp.trial.run import exit_code, refuse_used, run_trial, write_configs
@@ -138,6 +138,8 @@ def run(composed: Composed, folder: Path, overrides: Sequence[str], given: bool)
             print(f"glmexp: {result.reason}", file=sys.stderr)
         else:
             console.print(closing(asdict(result), folder, config, tracker.where))
+        if not (folder / RESULT).exists():  # a full disk, which a warning tells of
+            return 1
     return exit_code(result)
 
 

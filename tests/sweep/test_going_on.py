@@ -41,6 +41,7 @@ def test_a_trial_tried_again(tmp_path, monkeypatch, overrides, checkpoint, going
 
     def run_trial(composed, folder, overrides, placement, **how):
         calls.append((folder, how["going_on"], sorted(path.name for path in folder.iterdir())))
+        write_result(result(State.complete), folder)
         return result(State.complete)
 
     monkeypatch.setattr(executing, "run_trial", run_trial)

@@ -1,5 +1,6 @@
 """Real processes: how a run ends, and what its folder holds then."""
 
+import errno
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import pytest
 
 from glmexp.config import load
 from glmexp.trial import processes
+from glmexp.trial import run as running
 from glmexp.trial.orphan import TAG
 from glmexp.trial.record import State
 from glmexp.trial.result import METRIC_NAMES
@@ -177,6 +179,16 @@ def test_no_secret_reaches_ranks_or_files(composed, tmp_path, environ, place):
     assert "TOKENIZERS_PARALLELISM" in seen
     assert "WANDB_API_KEY" not in seen
     assert [path for path in tmp_path.iterdir() if b"canary" in path.read_bytes()] == []
+
+
+def test_a_result_that_cannot_be_written_is_told(run, tmp_path, monkeypatch):
+    def full(result, folder):
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+
+    monkeypatch.setattr(running, "write_result", full)
+    result = run()
+    assert (result.state, result.metrics["steps"]) == (State.complete, 2)
+    assert result.warnings == [f"{tmp_path / 'run' / 'result.json'} could not be written: No space left on device"]
 
 
 def test_a_tracker_that_failed_is_a_warning(composed, tmp_path, environ, place):
