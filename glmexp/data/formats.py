@@ -14,6 +14,18 @@ LOOKED_AT = 4096
 """Bytes of a file that tell its format, where its name does not."""
 
 
+NO_TEXT = {
+    b"\x1f\x8b": "a gzip archive: let its name end with .gz",
+    b"PK\x03\x04": "a zip archive or an Excel file: unpack it, or save the sheet as CSV",
+    b"\xd0\xcf\x11\xe0": "an Excel file: save the sheet as CSV",
+    b"PAR1": f"a Parquet file: let its name end with {PARQUET}",
+    b"\xfd7zXZ": "an xz archive: unpack it",
+    b"\x28\xb5\x2f\xfd": "a zstd archive: unpack it",
+    b"BZh": "a bzip2 archive: unpack it",
+}
+"""How files begin that are no text, and what they are."""
+
+
 class FileSamples:
     """The samples of one file.
 
@@ -47,12 +59,13 @@ class FileSamples:
         """The samples, each with its 1-based line, or row of a Parquet file; a table's columns go to ``know`` first.
 
         Raises:
-            UserError: the file changed meanwhile.
+            UserError: it is no text, or it changed meanwhile.
             OSError: it cannot be read.
         """
         if self._table is not None:
             yield from self._table.records(know)
         else:
+            _refuse_packed(self.path)
             self._text = TextFile(self.path, self._encoding)  # looks at the file's head: not before its turn comes
             delimiter = DELIMITERS.get(self._kind)
             yield from csv_records(self._text, delimiter, know) if delimiter else json_records(self._text)
@@ -70,6 +83,15 @@ def _stamp(path: Path) -> tuple[int, int]:
     """Size in bytes and time of the last change."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
+
+
+def _refuse_packed(path: Path) -> None:
+    """Raises UserError for a file that is no text, whatever its name says."""
+    with opened(path) as (handle, _):
+        start = handle.read(max(map(len, NO_TEXT)))
+    told = next((words for magic, words in NO_TEXT.items() if start.startswith(magic)), None)
+    if told is not None:
+        raise UserError(f"{path} holds no text\nit is {told}")
 
 
 def _format(path: Path) -> str:

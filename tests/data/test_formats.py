@@ -147,6 +147,22 @@ def test_files_of_no_format(write):
 
 
 @pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (gzip.compress(b"prompt,response\na,b\n"), "a gzip archive: let its name end with .gz"),
+        (b"PK\x03\x04\x14\x00", "an Excel file"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1", "an Excel file"),
+        (b"PAR1\x15\x04", "let its name end with .parquet"),
+        (b"\x28\xb5\x2f\xfd", "a zstd archive"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_what_is_no_text_is_told(write, content, told, name):
+    path = write(content, name)
+    refused(path, f"{path} holds no text", told)
+
+
+@pytest.mark.parametrize(
     "content", [b"not packed", gzip.compress(b'{"prompt": "a", "response": "b"}\n' * 9)[:-9]], ids=["not packed", "cut short"]
 )
 def test_a_damaged_archive_is_told(write, content):
