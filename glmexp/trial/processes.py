@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import math
 import os
 import secrets
 import signal
@@ -24,6 +25,8 @@ PEER_SECONDS = 5.0
 """How long the others may go on after one rank has failed: time to say why they, too, cannot."""
 FAREWELL_SECONDS = 60.0
 """How long a process may take to exit once every rank has told its outcome."""
+TOGETHER_SECONDS = 0.5
+"""Signals within this are one."""
 GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL."""
 
@@ -60,7 +63,8 @@ class Limits:
 class Signals:
     """Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 while a run is going on, so that it is ended and recorded first.
 
-    Python delivers signals to the main thread only; in another one this catches nothing. A second signal cuts the grace.
+    Python delivers signals to the main thread only; in another one this catches nothing. A second signal cuts the grace; those
+    that come at once are one, since launchers send them to each process and to their group.
     SIGUSR1 is how schedulers tell that the time is almost up: it ends a run that saves a checkpoint first, and no other.
 
     Args:
@@ -72,6 +76,7 @@ class Signals:
     def __init__(self, saves: bool = False) -> None:
         self.saves = saves
         self.received: list[int] = []
+        self._last = -math.inf
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
     def __enter__(self) -> "Signals":
@@ -87,9 +92,12 @@ class Signals:
             with contextlib.suppress(OSError):  # not print(): this may have come in the middle of one
                 os.write(2, b"glmexp: SIGUSR1 has no effect without checkpoint.every or train.resume=auto; the run goes on\n")
             return
-        self.received.append(number)
         if number == signal.SIGHUP:
             let_go_of_terminal()
+        now = time.monotonic()
+        if now - self._last > TOGETHER_SECONDS:
+            self._last = now
+            self.received.append(number)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._before.items():

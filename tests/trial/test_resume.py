@@ -242,14 +242,16 @@ def test_a_folder_is_one_process_at_a_time(composed, tmp_path, environ, place):
 
 
 def send_when_ready(folder, ranks, *numbers):
-    """Signals to this process, one a second, once the ranks can take them."""
+    """Signals to this process, one a second, once the ranks can take them; launchers send each twice."""
 
     def send():
         while not all((folder / f"ready{rank}").exists() for rank in range(ranks)):
             time.sleep(0.02)
         for number in numbers:
-            os.kill(os.getpid(), number)
-            time.sleep(1.0)
+            for _ in range(2):
+                os.kill(os.getpid(), number)
+                time.sleep(0.2)
+            time.sleep(0.8)
 
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
