@@ -1,11 +1,13 @@
 """From plain values to a Config and back: the door that everything below Hydra takes."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from omegaconf import MISSING as OMEGACONF_MISSING
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -58,6 +60,19 @@ def deleted_keys(values: dict[str, Any], schema: type = Config, prefix: str = ""
             yield f"{prefix}{name}"
         elif is_dataclass(types[name]) and isinstance(values[name], dict):
             yield from deleted_keys(values[name], types[name], f"{prefix}{name}.")
+
+
+def with_defaults(values: dict[str, Any], schema: type = Config) -> dict[str, Any]:
+    """``values`` with the schema's default for each field that is not there, as of a file older than the field."""
+    types = get_type_hints(schema)
+    plain = {item.name: item.default for item in fields(schema) if item.default not in (OMEGACONF_MISSING, NO_DEFAULT)}
+    return {
+        **{name: default.name if isinstance(default, Enum) else default for name, default in plain.items()},
+        **{
+            name: with_defaults(value, types[name]) if is_dataclass(types.get(name)) and isinstance(value, dict) else value
+            for name, value in values.items()
+        },
+    }
 
 
 def from_values(values: dict[str, Any]) -> Config:
@@ -140,7 +155,10 @@ def _plain(value: Any) -> Any:
 
 
 def load(path: Path | str) -> Config:
-    """Reads a saved ``config.yaml``; raises UserError for one that this version does not understand."""
+    """Reads a saved ``config.yaml``; raises UserError for one that this version does not understand.
+
+    A field that came after the file was written takes its default in the schema, which is what the run did without it.
+    """
     try:
         values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except (YAMLError, UnicodeDecodeError, OmegaConfBaseException, RecursionError) as error:
@@ -150,7 +168,13 @@ def load(path: Path | str) -> Config:
     # What glmexp saves is resolved: in somebody else's file it could read a variable of this environment into a model card.
     if unresolved := next((key for key, value in leaves(values) if "${" in str(value)), None):
         raise UserError(f"{path}: {unresolved} holds an interpolation\nwrite the value itself")
-    return from_values({str(key): value for key, value in values.items()})
+    filled = with_defaults({str(key): value for key, value in values.items()})
+    if absent := list(deleted_keys(filled)):
+        raise UserError(
+            f"{path} lacks {', '.join(absent[:5])}: another version of glmexp wrote it, or it was edited\n"
+            "take that version, or add what the config.yaml of `python -m glmexp check` has there"
+        )
+    return from_values(filled)
 
 
 def save(config: Config, path: Path | str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from glmexp.config.checkpoint import resume_path, validates
 from glmexp.config.choices import Task
 from glmexp.config.data_files import all_files
-from glmexp.config.files import to_values
+from glmexp.config.files import leaves, to_values
 from glmexp.config.measure import initialisation, random_tokens
 from glmexp.config.schema import Config
 from glmexp.trial.placement import Placement
@@ -21,6 +21,8 @@ NOT_HASHED = (
 )
 """Groups and fields that do not change the outcome. Ranks and device of ``launch`` do, and are added as they turned out; so is
 a checkpoint that ``train.resume`` begins from."""
+DEFAULTS = dict(leaves(to_values(Config())))
+"""Dotted key -> the schema's default, which is left out: a field that is added later leaves the digits of earlier runs."""
 IN_DS_CONFIG = ("zero", "offload", "scaler", "batch", "comm", "optimizer", "deepspeed")
 """Groups that reach the ranks through ``ds_config.json`` alone, where a setting that has no effect leaves no trace."""
 
@@ -49,7 +51,7 @@ def config_hash(config: Config, ds_config: Mapping[str, Any], placement: Placeme
     if not config.hardware.emulate:
         del values["hardware"]
     content = {
-        **values,
+        **{name: value for name, value in leaves(values) if name not in DEFAULTS or value != DEFAULTS[name]},
         "ds_config": ds_config,
         "resume": None if config.task is Task.measure else resume_path(config),
         "world_size": placement.machine.world_size,

@@ -10,8 +10,9 @@ import pytest
 from glmexp.config import compose
 from glmexp.config.choices import Task
 from glmexp.config.errors import UserError
+from glmexp.config.files import to_values
 from glmexp.dsconfig import Machine, build
-from glmexp.trial.config_hash import config_hash
+from glmexp.trial.config_hash import DEFAULTS, config_hash
 from glmexp.trial.placement import Placement
 from glmexp.trial.record import METRICS, State, read_rank
 from glmexp.trial.redact import is_secret, redact, refuse_secret_values
@@ -56,6 +57,21 @@ def test_the_hash_covers_what_changes_the_outcome(tmp_path):
     os.utime(data, ns=(1, 1))
     seen.add(digest(f"data.path={data}"))
     assert len(seen) == 8
+
+
+def test_a_field_that_is_added_later_leaves_the_hashes_of_earlier_runs(monkeypatch):
+    def with_field(value):
+        def values(config):
+            plain = to_values(config)
+            return {**plain, "data": {**plain["data"], "added": value}}
+
+        monkeypatch.setattr("glmexp.trial.config_hash.to_values", values)
+        monkeypatch.setitem(DEFAULTS, "data.added", None)
+        return digest()
+
+    earlier = digest()
+    assert with_field(None) == earlier
+    assert with_field("x") != earlier
 
 
 def test_the_hash_covers_each_of_several_files_and_those_of_a_dataset_here(tmp_path):
