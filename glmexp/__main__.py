@@ -173,8 +173,8 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
             flags.append(word)
         elif re.fullmatch(r"[A-Za-z_]+", word):
             if verb is not None or word not in VERBS:
-                close = nearest(word, VERBS)
-                hint = f"; did you mean {close}?" if close and verb is None else ""
+                close = _as_option(word) or (nearest(word, VERBS) if verb is None else None)
+                hint = f"; did you mean {close}?" if close else ""
                 hint = "; --help is the flag" if word == "help" else hint
                 raise UserError(f"{word}: no such verb{hint}\nverbs: {', '.join(VERBS)}; an override is written key=value")
             verb = word
@@ -188,6 +188,16 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
     if verb and any(override.lstrip("+").startswith("task=") for override in overrides):
         raise UserError(f"{verb} and task=... both say what to do; leave one out")
     return verb, flags, overrides
+
+
+def _as_option(word: str) -> str | None:
+    """``method=lora`` for ``lora``, and ``zero=...`` for ``zero``; None for a word that is neither option nor group."""
+    from glmexp.config.compose import conf_dir
+
+    if Path(conf_dir(), word).is_dir():
+        return f"{word}=..."
+    options = [f"{path.parent.name}={word}" for path in Path(conf_dir()).glob(f"*/{word}.yaml")]
+    return options[0] if len(options) == 1 else None
 
 
 def _refuse_unknown_flags(verb: str | None, flags: Sequence[str]) -> None:
