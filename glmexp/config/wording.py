@@ -105,6 +105,9 @@ def type_error(error: BaseException) -> str:
     found = re.search(r"Value '(.*?)' of type '.*?' could not be converted to (\w+)", first)
     if found:
         first = f"{found[1]} is not {_noun(found[2])}"
+    found = re.search(r"Value '(.*?)' is not a valid (\w+)", first)
+    if found:
+        first = f"{found[1]} is not {_noun(found[2])}"
     found = re.search(r"Invalid value '(.*?)', expected one of \[(.*)\]", first)
     if found:
         first = f"{found[1]} is not one of {found[2]}"
@@ -132,7 +135,8 @@ def _is_list(key: str) -> bool:
 
 
 def _noun(kind: str) -> str:
-    nouns = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false", "String": "text"}
+    nouns = {"Integer": "a whole number", "Float": "a number", "String": "text"}
+    nouns |= dict.fromkeys(("Boolean", "bool"), "true or false")
     return nouns.get(kind, f"a {kind}")
 
 

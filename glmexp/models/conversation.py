@@ -90,7 +90,7 @@ class Prompts(ABC):
             raise UserError(
                 f"model.template={self.template} needs the token {token}, which the tokenizer of"
                 f" {self.tokenizer.name_or_path!r} does not have.\n"
-                "Set model.template to the model's own format, or to null to read it from the folder."
+                "Choose model=auto beside model.path, which reads the format from the folder, or set model.template to it."
             )
         return found
 

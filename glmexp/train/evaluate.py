@@ -50,7 +50,8 @@ class Evaluate(Run):
         self.tell(f"weights: {source} of {run}")
         model = self.load(run, source)
         micro = self.config.eval.micro or self.config.batch.micro or 1
-        evaluator = Evaluator(model, self.tokenizer, samples, self.config, micro, self.device, self.folder, generating=True)
+        generating = self.config.eval.generate
+        evaluator = Evaluator(model, self.tokenizer, samples, self.config, micro, self.device, self.folder, generating)
         total = len(samples)
         with self.phase(Phase.evaluating, total):
             told = lambda share: self.writer.progress(Phase.evaluating, int(total * share), total)  # noqa: E731

@@ -1,7 +1,6 @@
 """A run's trained model: the base model and the tuning method of its config, with what was trained put onto them."""
 
 import json
-import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -28,7 +27,6 @@ from glmexp.train.task import for_task
 from glmexp.trial import saved
 from glmexp.trial.record import RESULT
 
-LOGGER = logging.getLogger(__name__)
 
 Build = Callable[..., PreTrainedModel]
 """``build_model`` with what is the same for every base model."""
@@ -84,9 +82,10 @@ def find_source(run: Path, chosen: str | None = None) -> Source:
 def _nothing(run: Path, chosen: str | None, kept: list[saved.Saved]) -> str:
     names = [item.path.name for item in kept]
     if chosen is None:
+        ended = _result(run).get("state")
+        told = f": it ended as {ended}" if ended not in (None, "complete") else f": no {EXPORT}/ and no whole checkpoint"
         return (
-            f"{run} holds no trained weights: no {EXPORT}/ and no whole checkpoint\n"
-            "train with train.save_weights=true, or with checkpoint.every=N"
+            f"{run} holds no trained weights{told}\ntrain with checkpoint.every=N, or to its end with train.save_weights=true"
         )
     if chosen == EXPORT:
         there = f"; take checkpoint={NEWEST}" if names else ""
@@ -101,6 +100,15 @@ def _nothing(run: Path, chosen: str | None, kept: list[saved.Saved]) -> str:
     wrong = f"is damaged: {saved.damage(run / saved.FOLDER / chosen)}" if broken else "is not there"
     close = nearest(chosen, names)
     return f"checkpoint={chosen} {wrong}{f'; did you mean {close}?' if close else ''}\n{run} holds {', '.join(names)}"
+
+
+def _result(run: Path) -> dict[str, Any]:
+    """What ``result.json`` holds; empty where it cannot be read."""
+    try:
+        content = json.loads((run / RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def load_trained(
@@ -178,11 +186,8 @@ def _base_model(run: Path, config: Config, device: torch.device, source: Source,
 
 def _device_kind(run: Path, config: Config) -> str | None:
     """``cpu`` or ``cuda``: what the run's ranks computed on, as its result or its config says; None if neither does."""
-    kind: Any = config.launch.device.value
-    try:
-        kind = json.loads((run / RESULT).read_text(encoding="utf-8"))["device"]["kind"]
-    except (OSError, ValueError, KeyError, TypeError):
-        LOGGER.debug("%s tells no device", run / RESULT)
+    device = _result(run).get("device")
+    kind = device.get("kind") if isinstance(device, dict) else config.launch.device.value
     return {"cpu": "cpu", "gpu": "cuda"}.get(str(kind))
 
 

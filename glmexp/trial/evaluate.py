@@ -33,6 +33,7 @@ of a run, finished or killed; its own config holds, with these changes:
   checkpoint=NAME          export, best, newest, or one such as step-000100; without it export/, else the best, else the newest
   data.eval_path=FILE      other validation samples; data.eval_share=S, data.eval_split=NAME and data.eval_limit=N as in a run
   eval.micro=N             samples a forward pass and rank
+  eval.generate=false      loss and perplexity alone, which is much faster
   eval.metrics=NAME        chatglm2_char or chatglm3_jieba
   eval.max_new_tokens=N    longest answer; eval.temperature=T, eval.top_p=P and eval.seed=N: how answers are drawn
   launch.ranks=N           and launch.device, launch.backend, launch.timeout_minutes, launch.hang_minutes
@@ -45,7 +46,7 @@ GROUPS = ("zero", "offload")
 OPTIONS = (
     "checkpoint",
     *(f"data.eval_{name}" for name in ("path", "share", "split", "limit")),
-    *(f"eval.{name}" for name in ("micro", "metrics", "max_new_tokens", "temperature", "top_p", "seed")),
+    *(f"eval.{name}" for name in ("micro", "generate", "metrics", "max_new_tokens", "temperature", "top_p", "seed")),
     *(f"launch.{name}" for name in ("ranks", "device", "backend", "timeout_minutes", "hang_minutes")),
     *GROUPS,
 )
@@ -117,7 +118,7 @@ def evaluated(trained: Config, given: Mapping[str, str]) -> Config:
     )
     config = changed(config, chosen)
     config = from_values(absolute_paths(to_values(config)))
-    return replace(config, eval=replace(config.eval, generate=True))
+    return config if "eval.generate" in given else replace(config, eval=replace(config.eval, generate=True))
 
 
 def with_groups(config: Config, options: Mapping[str, str]) -> Config:
@@ -147,5 +148,6 @@ def table(metrics: Mapping[str, Any], folder: Path) -> Text:
     """The figures, one a line; print it with ``soft_wrap=True``."""
     rows = [(name.removeprefix("eval_"), value) for name, value in metrics.items() if name.startswith("eval_")]
     shown = [(name, f"{value:.4f}") for name, value in rows if isinstance(value, int | float)]
-    lines = [*shown, ("folder", str(folder)), ("answers", str(folder / PREDICTIONS))]
+    answers = folder / PREDICTIONS
+    lines = [*shown, ("folder", str(folder)), *([("answers", str(answers))] if answers.is_file() else [])]
     return Text("\n".join(f"{name:<11}{printable(value)}" for name, value in lines))

@@ -175,6 +175,9 @@ def test_where_no_trained_weights_are(tmp_path: Path) -> None:
     for chosen, told in ((None, "no trained weights"), ("best", "no whole checkpoint"), ("export", "has no export/")):
         with pytest.raises(UserError, match=told):
             find_source(tmp_path, chosen)
+    (tmp_path / "result.json").write_text('{"state": "diverged"}')
+    with pytest.raises(UserError, match="no trained weights: it ended as diverged\\ntrain with"):
+        find_source(tmp_path)
     broken = tmp_path / "checkpoints/step-000004"
     broken.mkdir(parents=True)
     with pytest.raises(UserError, match=r"step-000004 is damaged: state\.json is not there"):

@@ -58,5 +58,8 @@ def test_a_run_without_export_is_scored_from_its_checkpoint(glmexp, tmp_path):
     result, rows = evaluation(again)
     assert len(rows) == trained["samples"] == 3
     assert result["metrics"]["eval_loss"] == pytest.approx(trained["loss"], rel=1e-4)
+    alone = glmexp("evaluate", "run", "eval.generate=false")
+    assert alone.code == 0, alone.err
+    assert ("perplexity" in alone.out, "rouge" in alone.out, "answers" in alone.out) == (True, False, False)
     glmexp("evaluate", "run", "checkpoint=best").refused("checkpoint=best")
     glmexp("evaluate", "run", "checkpoint=step-000009").refused("step-000002")

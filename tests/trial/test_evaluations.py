@@ -72,6 +72,7 @@ def test_an_evaluation_has_the_config_of_its_run_but_for_what_is_given(monkeypat
     assert (config.launch.ranks, config.zero.stage, config.comm.sequence_parallel_size) == (2, 3, None)
     assert config.tracker.name is TrackerName.none
     assert evaluated(["data.eval_share=0.1"], {}).data.eval_share == 0.1
+    assert not evaluated(["data.eval_share=0.1", "eval.generate=true"], {"eval.generate": "false"}).eval.generate
 
 
 def test_groups_can_be_changed(tmp_path):
@@ -94,6 +95,7 @@ def test_groups_can_be_changed(tmp_path):
         ({"eval.metrics": "rouge"}, "chatglm2_char"),
         ({"eval.top_p": "0.5"}, "eval.temperature=0"),
         ({"zero": "stage9"}, "stage9"),
+        ({"eval.generate": "flase"}, "eval.generate: flase is not true or false"),
     ],
 )
 def test_a_wrong_value_is_told_as_on_a_run(given, words):
