@@ -27,7 +27,6 @@ from glmexp.train.task import for_task
 from glmexp.trial import saved
 from glmexp.trial.record import RESULT
 
-
 Build = Callable[..., PreTrainedModel]
 """``build_model`` with what is the same for every base model."""
 
