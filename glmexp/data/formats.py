@@ -53,7 +53,10 @@ class FileSamples:
     def note(self) -> str | None:
         """What the user should know of how the file was read."""
         text = self._text
-        return f"{self.path} is read as {text.name}" if text is not None and text.detected and text.name != "UTF-8" else None
+        if text is None or not text.detected or text.name == "UTF-8":
+            return None
+        doubt = ", which makes odd characters of it: if it is Big5, set data.encoding=big5" if text.doubtful else ""
+        return f"{self.path} is read as {text.name}{doubt}"
 
     def records(self, know: Know) -> Iterator[Record]:
         """The samples, each with its 1-based line, or row of a Parquet file; a table's columns go to ``know`` first.

@@ -18,11 +18,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from glmexp.config.data_schema import ColumnsConfig
+from glmexp.config.errors import nearest
 from glmexp.data.encode import Message
 from glmexp.data.errors import SHOWN, SampleError
 from glmexp.data.turns import check_order, message_list, past_turns, type_of
 
 PAIRS = (("content", "summary"), ("instruction", "output"), ("prompt", "response"), ("query", "response"))
+ASKS = re.compile(r"question|query|prompt|instruct|input|ask|问|题", re.IGNORECASE)
+ANSWERS = re.compile(r"answer|response|output|reply|completion|target|答|回复", re.IGNORECASE)
+"""What the names of columns of questions and of answers hold, for a guess."""
 MESSAGES = ("messages", "conversations")
 FORMS_READ = (
     "read are JSON lines or a JSON array, CSV, TSV and Parquet, of content+summary, instruction(+input)+output, prompt or "
@@ -146,15 +150,18 @@ def _found(sample: dict[str, Any]) -> str:
 
 def _require(sample: dict[str, Any], name: str, key: str) -> Any:
     if name not in sample:
+        close = nearest(name, map(str, sample), cutoff=0.75)
         raise SampleError(
-            f"no column {name!r}; found: {_found(sample)}", f"name the column that holds the {key}: data.columns.{key}=<column>"
+            f"no column {name!r}; found: {_found(sample)}",
+            f"name the column that holds the {key}: {_override(key, close or '<column>')}",
         )
     return sample[name]
 
 
 def _unknown_form(sample: dict[str, Any]) -> SampleError:
     texts = [name for name, value in sample.items() if isinstance(value, str) and len(name) < SHOWN]
-    prompt, response = texts[:2] if len(texts) > 1 else ("<column>", "<column>")
+    guess = [next((name for name in texts if sign.search(name)), "<column>") for sign in (ASKS, ANSWERS)]
+    prompt, response = texts if len(texts) == 2 else guess
     return SampleError(
         "none of the usual columns (content+summary, instruction+output, prompt+response, query+response, messages, "
         f"conversations); found: {_found(sample)}",

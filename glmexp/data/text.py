@@ -33,6 +33,7 @@ CHUNK = 2**20
 IN_CHARACTERS = bytes(range(0x30, 0x100))
 """The bytes that a character of several bytes may hold, in UTF-8 and in GB18030."""
 STRETCHES = re.compile(rb"[\x30-\xff]+")
+PRIVATE = re.compile("[\ue000-\uf8ff]")
 SURELY_UTF8 = 12
 """So many bytes beyond ASCII are not UTF-8 by chance: as GB18030 they are six characters."""
 
@@ -54,6 +55,8 @@ class TextFile:
         name = _detect(path) if encoding is None else codecs.lookup(encoding).name
         self.encoding = UTF8 if name == "utf-8" else name
         """A codec's name."""
+        self.doubtful = False
+        """Whether what was told as GB18030 by its content has characters of private use, as Big5 then does and real text not."""
         self._packed: IO[bytes] | None = None
 
     def bytes_read(self) -> int:
@@ -80,7 +83,9 @@ class TextFile:
                     yield number, self._mixture(raw)
                     continue
                 try:
-                    yield number, raw.decode(codec)
+                    line = raw.decode(codec)
+                    self.doubtful |= mixed and PRIVATE.search(line) is not None
+                    yield number, line
                 except UnicodeError as error:
                     yield number, self._undecodable(raw, error)
 
@@ -118,6 +123,7 @@ class TextFile:
                     yield decoder.decode(raw[: max(0, len(raw) - len(error.object) + error.start)])
                     raise self._undecodable(error.object[error.start :], error, fatal=True) from error
                 if text:
+                    self.doubtful |= self.detected and self.encoding == "gb18030" and PRIVATE.search(text) is not None
                     yield text.removeprefix(mark)
                     mark = ""
                 if not raw:

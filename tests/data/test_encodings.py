@@ -43,6 +43,19 @@ def test_an_encoding_can_be_forced(write):
     refused(path, f"{path}:1:", "not UTF-8 text: byte 13 of the line, 0xce", "data.encoding", encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.csv"])
+def test_big5_that_passes_for_gb18030_is_doubted(write, name):
+    content = (
+        "prompt,response\n你好嗎,我很好\n"
+        if name.endswith("csv")
+        else json.dumps([{"prompt": "你好嗎", "response": "我很好"}], ensure_ascii=False)
+    )
+    path = write(content.encode("big5"), name)
+    reading = read(data_config(path))
+    list(reading)
+    assert [note.rpartition(": ")[2] for note in reading.notes] == ["if it is Big5, set data.encoding=big5"]
+
+
 def test_utf_16_without_a_mark_is_told(write):
     path = write('{"prompt": "a", "response": "b"}\n'.encode("utf-16-le"))
     refused(path, f"{path}:1:", "NUL", "data.encoding=utf-16-le")

@@ -113,6 +113,7 @@ def test_a_quote_that_is_never_closed_cannot_be_skipped(write):
     ("content", "words"),
     [
         ("你好,您好\n再见,好的\n", ["found: 你好, 您好", "first line must name the columns", "'data.columns.prompt=\"你好\"'"]),
+        ("id,user_question,agent_answer\n1,a,b\n", ["data.columns.prompt=user_question data.columns.response=agent_answer"]),
         ("prompt;response\na;b\n", ["found: prompt;response", "separated by ','", "';'"]),
         ("prompt,response,prompt\na,b,c\n", ["two columns have the name 'prompt'"]),
         ('{"prompt": "a", "response": "b"}\n', ["content is JSON", ".jsonl"]),
@@ -127,6 +128,8 @@ def test_columns_of_a_table_are_mapped_and_an_absent_one_is_told(write, tmp_path
     path = write("id, q ,a\n1,问,答\n", "a.csv")
     assert messages(path, columns={"prompt": "q", "response": "a"}) == [[QUESTION, ANSWER]]
     refused(path, f"{path}:1:", "no column 'b'", "found: id, q, a", columns={"prompt": "q", "response": "b"})
+    wrong = write("id,question,answer\n1,问,答\n", "b.csv")
+    refused(wrong, "no column 'qestion'", "data.columns.prompt=question", columns={"prompt": "qestion", "response": "answer"})
     path = parquet(tmp_path / "a.parquet", [{"id": 1, "q": "问", "a": "答"}])
     assert messages(path, columns={"prompt": "q", "response": "a"}) == [[QUESTION, ANSWER]]
     refused(path, "none of the usual columns", "found: id, q, a")
