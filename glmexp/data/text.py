@@ -56,7 +56,7 @@ class TextFile:
         self.encoding = UTF8 if name == "utf-8" else name
         """A codec's name."""
         self.doubtful = False
-        """Whether what was told as GB18030 by its content has characters of private use, as Big5 then does and real text not."""
+        """Whether what was told as GB18030 by its content has characters of private use, as only Big5 does."""
         self._packed: IO[bytes] | None = None
 
     def bytes_read(self) -> int:
