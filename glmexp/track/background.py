@@ -1,6 +1,7 @@
 """A tracker on a thread of its own: a slow or broken dashboard neither delays nor fails the trial."""
 
 import queue
+import signal
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -57,6 +58,8 @@ class BackgroundTracker(Tracker):
         self._tell()
 
     def _work(self) -> None:
+        # A scheduler's notice to every process of a job would end those that a dashboard's package starts here.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         while (call := self._calls.get()) is not None:
             if self.error is not None:
                 continue

@@ -16,15 +16,19 @@ class EndRequests:
         self.wanted = wanted
         self.received: int | None = None
         self._before: dict[int, object] = {}
+        self._mask: set[int] = set()
 
     def __enter__(self) -> "EndRequests":
         if self.wanted:
             self._before = {number: signal.signal(number, self._receive) for number in self.CAUGHT}
+            self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # one that came earlier was held back
         return self
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.wanted:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]

@@ -149,7 +149,7 @@ class Guardian:
 
 def guard(tag: str) -> None:
     """The guardian's life: the end of the pipe means that its owner is gone, whichever way."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.buffer.read() != b"released":
         end_tagged(tag, grace_seconds=0.0)

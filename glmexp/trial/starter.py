@@ -1,6 +1,9 @@
 """How the processes of a run come to life: each from nothing, or (``glmexp.trial.warm``) forked from one that is warm."""
 
+import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -30,11 +33,24 @@ class Starter(Protocol):
         ...
 
 
+@contextmanager
+def spared() -> Iterator[None]:
+    """Holds SIGUSR1 back from processes that are started meanwhile, whose end it would be, until they can answer it.
+
+    A scheduler sends it to every process of a job; a rank that saves lets it come (``train.requests``).
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class ColdStarter:
     """A fresh interpreter for each command."""
 
     def start(self, command: Command, log: Path) -> RankProcess:
-        with log.open("ab") as output:
+        with log.open("ab") as output, spared():
             process = subprocess.Popen(
                 command.arguments,
                 env=command.environ,

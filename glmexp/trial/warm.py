@@ -20,7 +20,7 @@ from typing import IO, Any
 from glmexp.trial.commands import Command
 from glmexp.trial.orphan import TAG
 from glmexp.trial.record import PARENT_PID
-from glmexp.trial.starter import COLD, RankProcess
+from glmexp.trial.starter import COLD, RankProcess, spared
 
 SERVER = "glmexp.train.server"
 PLACEHOLDER = "-" * 32
@@ -162,7 +162,7 @@ class _Server:
         """The server's life as its thread sees it; how it ended."""
         with self._ours, tempfile.TemporaryFile() as output:
             try:
-                with self._theirs:
+                with self._theirs, spared():
                     process = subprocess.Popen(
                         [sys.executable, "-m", SERVER, str(self._theirs.fileno())],
                         env=self._environ,

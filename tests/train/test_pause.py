@@ -94,6 +94,17 @@ def test_no_sample_is_looked_at_once_the_run_is_asked_to_end(monkeypatch: pytest
         next(shares)
 
 
+def test_a_notice_that_came_before_the_first_step_is_answered_then() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # as the parent starts its ranks
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+        with EndRequests(wanted=True) as requests:
+            assert requests.received == signal.SIGUSR1
+        assert signal.SIGUSR1 in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def test_two_interrupts_at_once_are_one() -> None:
     before = signal.getsignal(signal.SIGINT)
     try:

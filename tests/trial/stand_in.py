@@ -29,6 +29,9 @@ def fail(deed: str, writer: RankWriter) -> None:
         os._exit(3)
     elif deed == "leave":
         os._exit(0)
+    elif deed == "SIGUSR1":  # as from a scheduler, to a rank that has no use for it
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return
     elif deed in {"SIGKILL", "SIGSEGV", "SIGTERM"}:
         os.kill(os.getpid(), signal.Signals[deed])
         time.sleep(60)

@@ -242,16 +242,16 @@ def test_a_folder_is_one_process_at_a_time(composed, tmp_path, environ, place):
 
 
 def send_when_ready(folder, ranks, *numbers):
-    """Signals to this process, one a second, once the ranks can take them; launchers send each twice."""
+    """Signals to this process, one a second, once the ranks can take them; launchers send one twice."""
 
     def send():
         while not all((folder / f"ready{rank}").exists() for rank in range(ranks)):
             time.sleep(0.02)
+        os.kill(os.getpid(), numbers[0])
+        time.sleep(0.2)
         for number in numbers:
-            for _ in range(2):
-                os.kill(os.getpid(), number)
-                time.sleep(0.2)
-            time.sleep(0.8)
+            os.kill(os.getpid(), number)
+            time.sleep(1.0)
 
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
@@ -298,6 +298,10 @@ def test_a_time_limit_lets_the_ranks_save(run, tmp_path):
     result = run({0: "save0.1"}, overrides=("checkpoint.every=2", "launch.timeout_minutes=0.05"))
     assert result.state is State.timeout
     assert result.reason == "took longer than launch.timeout_minutes=0.05; saved checkpoint step-000002"
+
+
+def test_a_notice_that_comes_too_early_ends_no_rank(run):
+    assert run({0: "SIGUSR1"}).state is State.complete
 
 
 def test_without_checkpoints_sigusr1_ends_nothing(run, tmp_path, capfd):
