@@ -223,15 +223,18 @@ def shown(folder: Path) -> str:
 
 
 def other_data(config: Config, run: Path, samples: int) -> str | None:
-    """A line if the run whose checkpoint a new run begins from read other data, as far as its ``config.yaml`` tells.
+    """A line if the run that wrote the checkpoint read other data or in another order, as far as its ``config.yaml`` tells.
 
     Args:
         samples: how many of the order are behind the checkpoint, at the present batch.
     """
-    there = {key: told for key, told in _differing(config, run).items() if key.startswith("data.") and ".eval_" not in key}
-    if not there:
+    told = _differing(config, run)
+    told = {key: words for key, words in told.items() if key.startswith(("data.", "train.seed")) and ".eval_" not in key}
+    if not told:
         return None
-    return f"the checkpoint is of a run on other data{_listed(there)}: this one goes on at sample {samples} of its own order"
+    return (
+        f"the checkpoint's run had other data, or another order{_listed(told)}: this one goes on at sample {samples} of its own"
+    )
 
 
 def _difference(config: Config, run: Path) -> str:

@@ -98,7 +98,10 @@ def corruption(file: Path) -> str | None:
 def find(path: Path) -> Saved:
     """The checkpoint that ``path`` means: a checkpoint's folder, or a run's for its newest. Raises UserError."""
     if not path.is_dir():
-        raise UserError(f"{path}: no such folder\ngive a checkpoint (RUN/{FOLDER}/{tag(100)}) or the folder of a run")
+        move = f"give a checkpoint (RUN/{FOLDER}/{tag(100)}) or the folder of a run"
+        if NAME.match(path.name) and (there := checkpoints(path.parent.parent)):
+            move = f"what is kept there: {', '.join(saved.path.name for saved in there)}"
+        raise UserError(f"{path}: no such folder\n{move}")
     chosen = path
     if NAME.match(path.name) is None and not (path / STATE).is_file():
         run = path.parent if path.name == FOLDER else path

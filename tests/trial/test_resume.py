@@ -84,11 +84,12 @@ def test_an_unfinished_run_of_another_configuration_is_told_of(tmp_path, monkeyp
 
 def test_other_data_than_the_checkpoint_s_is_told(tmp_path):
     assert other_data(config(), tmp_path, 12) is None  # a checkpoint that was copied out of its run
-    save(config("train.seed=7"), tmp_path / "config.yaml")
+    save(config("optimizer.lr=0.01"), tmp_path / "config.yaml")
     assert other_data(config("data.eval_share=0.1"), tmp_path, 12) is None
+    assert "(train.seed=42 there, 7 now)" in other_data(config("train.seed=7"), tmp_path, 12)
     line = other_data(config("data.max_length=64"), tmp_path, 12)
     assert "(data.max_length=512 there, 64 now)" in line
-    assert "goes on at sample 12 of its own order" in line
+    assert "goes on at sample 12 of its own" in line
 
 
 def test_the_newest_run_with_a_checkpoint_goes_on(tmp_path, monkeypatch):

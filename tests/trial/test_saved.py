@@ -66,6 +66,9 @@ def test_nothing_there_is_refused(tmp_path):
         saved.find(tmp_path / "none")
     with pytest.raises(UserError, match="holds no checkpoint"):
         saved.find(tmp_path)
+    write(tmp_path, 4)
+    with pytest.raises(UserError, match="what is kept there: step-000004"):
+        saved.find(tmp_path / saved.FOLDER / "step-000002")
 
 
 def test_a_flipped_bit_is_found_by_its_checksum(tmp_path):
