@@ -31,6 +31,12 @@ def check_values(config: Config) -> None:
 def check_sources(config: Config, sources: Mapping[str, str]) -> None:
     """Raises UserError for a value that was asked for on the command line and would have no effect."""
     checkpoint.check_sources(config, sources)
+    steps = config.train.max_steps
+    if config.task is not Task.measure and steps is not None and sources.get("train.epochs", "").startswith("command line"):
+        raise UserError(
+            f"train.epochs={config.train.epochs:g} has no effect with train.max_steps={steps}, which ends the run\n"
+            "add train.max_steps=null, or leave train.epochs out"
+        )
     if config.precision.dtype is not Dtype.fp16:
         asked = [key for key, source in sources.items() if key.startswith("scaler.") and source.startswith("command line")]
         if asked:

@@ -90,6 +90,8 @@ def test_a_saved_config_with_a_broken_rule_is_refused(tmp_path):
         (["model=chatglm2-6b"], ["did you mean model=chatglm2_6b?"]),
         (["data=mine.jsonl"], ["data.path=mine.jsonl"]),
         (["zero=2"], ["did you mean zero=stage2?", "stage3_zeropp", "zero.FIELD"]),
+        (["train.max_steps=4", "train.epochs=2"], ["train.epochs=2 has no effect", "train.max_steps=null"]),
+        (["experiment=chatglm2_ptuning_v2", "train.epochs=2"], ["train.max_steps=3000", "train.max_steps=null"]),
         (["lr=1e-4"], ["did you mean optimizer.lr?"]),
         (["rank=8"], ["did you mean method.rank?"]),
         (["method=lora", "method.target_modules=q_proj"], ["must be a list, as method.target_modules=[...]"]),
