@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sys
 from dataclasses import dataclass, field
 from io import TextIOWrapper
@@ -15,6 +16,8 @@ from glmexp.train.child import answer, device, note
 BATCH = 8
 """Questions of a file that are answered at once when ``eval.micro`` is null."""
 WAITING = "> "
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What a terminal may take for more than text; tabs and ends of lines stay."""
 
 
 def predict(config: Config, request: dict[str, Any], out: TextIO) -> None:
@@ -180,7 +183,10 @@ class Writer:
         print(file=self.out, flush=True)
 
     def _write(self, text: str) -> None:
-        print(text[len(self.written) :], end="", file=self.out, flush=True)
+        new = text[len(self.written) :]
+        if self.out.isatty():  # an answer must not steer it
+            new = CONTROL.sub("\N{REPLACEMENT CHARACTER}", new)
+        print(new, end="", file=self.out, flush=True)
         self.written = text
 
 

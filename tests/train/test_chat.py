@@ -3,7 +3,7 @@
 import io
 import sys
 
-from glmexp.train.predict import _text, talk
+from glmexp.train.predict import Writer, _text, talk
 
 
 class Echo:
@@ -28,3 +28,13 @@ def test_bytes_that_are_no_text_end_no_chat(monkeypatch):
     assert chat.history == ["more"]
     assert _text("a\udcff") == "a?"
     assert _text(None) is None
+
+
+def test_an_answer_cannot_steer_the_terminal() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for out, shown in ((Terminal(), "好\u3000\N{REPLACEMENT CHARACTER}[2J\tok\n"), (io.StringIO(), "好\u3000\x1b[2J\tok\n")):
+        Writer(None, [], out).finish("好\u3000\x1b[2J\tok")
+        assert out.getvalue() == shown
