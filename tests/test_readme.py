@@ -71,7 +71,7 @@ def folder(tmp_path_factory):
     (folder / "bad.jsonl").write_text(json.dumps(sample) + '\n{"content": "坏", "summary": }\n')
     (folder / "conf" / "experiment").mkdir(parents=True)
     (folder / "conf" / "experiment" / "mine.yaml").write_text(blocks(text, "yaml")[0])
-    write_chat_model(folder / "SmolLM2-135M-Instruct")
+    write_chat_model(folder / "HuggingFaceTB" / "SmolLM2-135M-Instruct")
     return folder
 
 
