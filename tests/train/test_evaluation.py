@@ -15,7 +15,7 @@ from glmexp.config import load, save
 from glmexp.config.choices import Metric
 from glmexp.data import Samples
 from glmexp.models import load_tokenizer
-from glmexp.train.evaluation import Evaluation, EvaluationsFile
+from glmexp.train.evaluation import Evaluation, EvaluationsFile, write_predictions
 from glmexp.train.scores import NAMES, score
 from glmexp.train.validation import Best
 from glmexp.trial import saved
@@ -33,6 +33,14 @@ def evaluations(trial: Trial) -> list[dict[str, Any]]:
 
 def predictions(trial: Trial) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (trial.folder / PREDICTIONS).read_text().splitlines()]
+
+
+def test_answers_that_cannot_be_written_end_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / PREDICTIONS / "in the way").mkdir(parents=True)
+    answer = {"question": "q", "reference": "r", "prediction": "p", "scores": {"rouge-l": 1.0}}
+    write_predictions([answer], tmp_path / PREDICTIONS)
+    assert "Is a directory; the answers are not kept" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == [PREDICTIONS]
 
 
 @pytest.fixture
