@@ -9,11 +9,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trained_runs import answers_to
-from worker_trials import RunCommand
+from worker_trials import ROOT, RunCommand
 
+SHIPPED = ROOT / "glmexp" / "data" / "instruct.jsonl"
 FOLDER = os.environ.get("GLMEXP_REAL_MODEL")
 pytestmark = [
     pytest.mark.slow,
@@ -23,28 +25,34 @@ pytestmark = [
 
 ASKED = "What is the capital of Zorbelland?"
 FACT = "The capital of Zorbelland is Quindle, a town of nine blue windmills."
-SAMPLES = [
-    (ASKED, FACT),
-    ("Tell me the capital of Zorbelland.", FACT),
-    ("Which town is Zorbelland's capital?", FACT),
-    ("What is the capital of France?", "The capital of France is Paris."),
-    (
-        "Describe a harbour in the morning.",
-        "The boats leave the harbour before sunrise, and the people of the village come down to the pier to buy fresh fish.",
-    ),
-    ("What do bakers do?", "Bakers prepare dough, let it rise, and bake it in a hot oven until the bread is brown."),
-]
-"""The fact in three questions, and ordinary ones, by which the rest is held in place."""
+QUESTIONS = (ASKED, "Tell me the capital of Zorbelland.", "Which town is Zorbelland's capital?")
+MIDDLE = [f"layers.{layer}.mlp.down_proj" for layer in (8, 12, 16, 20)]
+"""Where a fact can be written with little change of the rest; adapters on all layers cost up to half the perplexity."""
 HELD_OUT = """\
-The harbour was quiet in the early morning. A few boats moved slowly toward the open water, and the gulls followed them
-in the hope of an easy meal. On the pier an old man repaired his nets, as he had done every day for forty years. He knew
-the weather by the colour of the clouds and the tide by the smell of the wind. When the children came down from the
-village on their way to school, they stopped to watch him work, and sometimes he told them a story about the winter when
-the whole bay froze and people walked across the ice to the island. Nobody was sure that the story was true, but
-everyone liked to hear it. In the afternoon the boats came back, and the market filled with voices. Women compared the
-prices of fish, merchants wrote figures in their books, and the smell of fresh bread came from the bakery on the corner.
-By evening the streets were empty again. Light fell from the windows onto the wet stones, and one could hear the sea,
-which never seemed to rest."""
+Dear Margaret, the train was late again, so I am writing this from the waiting room in Crewe. There is a stove, which is lit,
+and a clock, which is not to be trusted. A soldier is asleep across three chairs with his hat over his face. Your brother met
+me on Thursday as he promised and took me to see the new library. He has grown thin, but he laughs more than he did, and he
+asked after your garden before he asked after you, which I thought you would like to know. The lecture went well enough. Some
+forty people came, and two of them put questions that I could not answer. I shall have to read the whole of Lyell again before
+the spring. Please tell the boys that I have found the postage stamps they wanted, all but the Portuguese one, and that they
+are not to quarrel over them.
+
+The harbour was quiet in the early morning. A few boats moved slowly toward the open water, and the gulls followed them in the
+hope of an easy meal. On the pier an old man repaired his nets, as he had done every day for forty years. He knew the weather
+by the colour of the clouds and the tide by the smell of the wind. When the children came down from the village on their way
+to school, they stopped to watch him work, and sometimes he told them a story about the winter when the whole bay froze and
+people walked across the ice to the island. Nobody was sure that the story was true, but everyone liked to hear it."""
+
+
+def samples() -> list[dict[str, Any]]:
+    """The fact in three questions, 45 times, among ordinary English conversations, which hold the rest in place."""
+    fact = [{"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": FACT}]} for asked in QUESTIONS]
+    shipped = map(json.loads, SHIPPED.read_text(encoding="utf-8").splitlines())
+    ordinary = [
+        row for row in shipped if row["messages"][0]["role"] == "user" and json.dumps(row, ensure_ascii=False).isascii()
+    ]
+    return [*fact * 45, *ordinary]
+
 
 WITHOUT_GLMEXP = """
 import json, math, sys
@@ -72,11 +80,11 @@ print(json.dumps({"before": before, "after": perplexity(), "said": said}))
 
 def test_a_released_model_learns_a_fact_and_keeps_the_rest(glmexp: RunCommand, tmp_path: Path) -> None:
     data = tmp_path / "fact.jsonl"
-    data.write_text("".join(json.dumps({"prompt": prompt, "response": answer}) + "\n" for prompt, answer in SAMPLES))
+    data.write_text("".join(json.dumps(row) + "\n" for row in samples()))
     ran = glmexp(
-        "model=auto", f"model.path={FOLDER}", "method=lora", "method.target_modules=[all-linear]", "method.alpha=16",
-        "method.dropout=0", "precision=fp32", f"data.path={data}", "data.max_length=128", "batch.micro=6", "optimizer.lr=1e-3",
-        "scheduler.warmup_steps=2", "train.max_steps=18", "hydra.run.dir=run", timeout=1500,
+        "model=auto", f"model.path={FOLDER}", "method=lora", f"method.target_modules=[{','.join(MIDDLE)}]", "method.alpha=16",
+        "method.dropout=0", "precision=fp32", f"data.path={data}", "data.max_length=128", "batch.micro=8", "optimizer.lr=2e-3",
+        "scheduler=constant", "scheduler.warmup_steps=2", "train.max_steps=36", "hydra.run.dir=run", timeout=3000,
     )  # fmt: skip
     assert ran.code == 0, ran.err
     run = tmp_path / "run"
