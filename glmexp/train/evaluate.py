@@ -26,7 +26,7 @@ from glmexp.trial.record import REQUEST, Phase, RankWriter
 
 if TYPE_CHECKING:
     from glmexp.data import Samples
-    from glmexp.train.trained import Source
+    from glmexp.train.weights.trained import Source
 
 LOGGER = logging.getLogger("glmexp.train.evaluate")
 
@@ -36,8 +36,8 @@ class Evaluate(Run):
 
     def execute(self) -> dict[str, Any]:
         """The figures for ``result.json``; the answers are in ``predictions.jsonl``."""
-        from glmexp.train.evaluation import Evaluator
-        from glmexp.train.trained import find_source, load_run_tokenizer
+        from glmexp.train.evaluation.evaluator import Evaluator
+        from glmexp.train.weights.trained import find_source, load_run_tokenizer
 
         logs.join_libraries(self.ranks.rank)
         request = json.loads((self.folder / REQUEST).read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ class Evaluate(Run):
         from glmexp.data.store import TOKENS, is_ready
         from glmexp.models import describe
         from glmexp.models.prompts import prompts_for
-        from glmexp.train.layout import WHOLE_MODEL
+        from glmexp.train.weights.layout import WHOLE_MODEL
 
         config = self.config
         if self.ranks.leads_node:
@@ -94,7 +94,7 @@ class Evaluate(Run):
         import deepspeed
 
         from glmexp.train import engine as engines
-        from glmexp.train.trained import load_trained
+        from glmexp.train.weights.trained import load_trained
 
         with self.phase(Phase.loading):
             # Kept until the engine stands: transformers holds it by a weak reference only.

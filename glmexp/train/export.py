@@ -16,8 +16,9 @@ from glmexp.models import describe
 from glmexp.models.load import stored_state
 from glmexp.train.child import answer, device, note
 from glmexp.train.device import DTYPES
-from glmexp.train.exported import SPARE, clear, publish, refuse_foreign, write_card, write_standard
-from glmexp.train.layout import (
+from glmexp.train.task import for_task
+from glmexp.train.weights.exported import SPARE, clear, publish, refuse_foreign, write_card, write_standard
+from glmexp.train.weights.layout import (
     WHOLE_MODEL,
     State,
     elements,
@@ -26,9 +27,8 @@ from glmexp.train.layout import (
     write_original,
     write_original_prefix,
 )
-from glmexp.train.task import for_task
-from glmexp.train.trained import Source as Weights
-from glmexp.train.trained import find_source, load_model_of, load_run_tokenizer
+from glmexp.train.weights.trained import Source as Weights
+from glmexp.train.weights.trained import find_source, load_model_of, load_run_tokenizer
 
 CPU = torch.device("cpu")
 
@@ -132,7 +132,7 @@ def _refuse_full(target: Path, state: State) -> None:
 
 def _counted(folder: Path) -> str:
     """The tensors of an export that is there. Raises UserError for one that is damaged."""
-    from glmexp.train.layout import headers
+    from glmexp.train.weights.layout import headers
 
     found = headers(folder)
     if not found:

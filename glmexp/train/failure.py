@@ -42,7 +42,7 @@ class Where:
     step: int = 0
     """Optimizer step, from 1; 0 before the first."""
     activity: str | None = None
-    """What the step is at: data, forward, backward or update (``glmexp.train.clock``), or what is done after it."""
+    """What the step is at: data, forward, backward or update (``glmexp.train.metrics.clock``), or what is done after it."""
     micro: int = 0
     """Samples in the micro batch at hand; 0 before the first."""
     length: int = 0

@@ -15,15 +15,15 @@ from glmexp.config.choices import Task
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.data import Batch
-from glmexp.train.clock import Activity, StepClock
 from glmexp.train.device import all_reduced, synchronize
 from glmexp.train.engine import gradient_norm, loss_scale, zero_stage
 from glmexp.train.failure import Where
-from glmexp.train.figures import MetricsFile, StepFigures, finite, peak_allocated_gib, reset_peak
-from glmexp.train.flops import model_flops
 from glmexp.train.loss import loss_sum, target_count
+from glmexp.train.metrics.clock import Activity, StepClock
+from glmexp.train.metrics.figures import MetricsFile, StepFigures, finite, peak_allocated_gib, reset_peak
+from glmexp.train.metrics.flops import model_flops
+from glmexp.train.metrics.peaks import peak_tflops
 from glmexp.train.pause import Pause
-from glmexp.train.peaks import peak_tflops
 from glmexp.train.requests import EndRequests
 from glmexp.train.sequence_parallel import Part, part_of
 from glmexp.train.skips import Skips

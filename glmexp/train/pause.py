@@ -6,11 +6,11 @@ import signal
 from deepspeed import DeepSpeedEngine
 
 from glmexp.config.schema import Config
-from glmexp.train.checkpoint import Checkpoints
+from glmexp.train.checkpoint.checkpoints import Checkpoints
+from glmexp.train.evaluation.validation import Validation
 from glmexp.train.failure import EVALUATION, SAVING, EndedOnRequestError, Where
 from glmexp.train.requests import EndRequests
 from glmexp.train.skips import Skips
-from glmexp.train.validation import Validation
 from glmexp.trial import saved
 from glmexp.trial.record import RankWriter
 

@@ -23,7 +23,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def predict(config: Config, request: dict[str, Any], out: TextIO) -> None:
     """One answer, a file's answers, or a chat."""
     where = device(config.launch.device)
-    from glmexp.train.trained import find_source, load_trained
+    from glmexp.train.weights.trained import find_source, load_trained
 
     run = Path(request["run"])
     source = find_source(run, request["checkpoint"])
@@ -98,7 +98,7 @@ class Chat:
 
     def ask(self, question: str) -> None:
         """Answers on ``out`` as the tokens come, and keeps question and answer. Raises UserError: it is too long."""
-        from glmexp.train.generate import stop_ids
+        from glmexp.train.evaluation.generate import stop_ids
 
         asked = {"role": "user", "content": question}
         writer = Writer(self.tokenizer, stop_ids(self.model, self.tokenizer), self.out)
@@ -118,7 +118,7 @@ class Chat:
                 print(json.dumps({"question": question, "answer": text}, ensure_ascii=False), file=self.out, flush=True)
 
     def _generate(self, prompts: list[list[int]], writer: "Writer | None" = None, numbers: Any = None) -> list[str]:
-        from glmexp.train.generate import generate
+        from glmexp.train.evaluation.generate import generate
 
         settings = self.settings
         return generate(

@@ -60,7 +60,7 @@ class Run:
             ops.ensure(self.ds_config, self.tell)
         devices.start_process_group(self.config, self.device)
         self.tell_devices()
-        from glmexp.train.checkpoint import Checkpoints
+        from glmexp.train.checkpoint.checkpoints import Checkpoints
         from glmexp.train.packing import check_packing
         from glmexp.train.stream import Stream
 
@@ -182,7 +182,7 @@ class Run:
 
     def resume(self, engine: Any, resumed: Any, steps: int) -> None:
         """The state of a checkpoint into the new engine; the present configuration's lr is in force from the next step."""
-        from glmexp.train.checkpoint_restore import restore
+        from glmexp.train.checkpoint.restore import restore
 
         restore(engine, resumed)
         found, lr, config = resumed.saved, engine.get_lr()[0], self.config
@@ -193,11 +193,11 @@ class Run:
 
     def train(self, engine: Any, stream: Any, checkpoints: Any, resumed: Any) -> dict[str, Any]:
         """The loop and what it measured."""
-        from glmexp.train.figures import SETTLING_STEPS, MetricsFile, run_figures
+        from glmexp.train.evaluation.validation import validation_of
         from glmexp.train.loop import Loop
-        from glmexp.train.movement import Movement
+        from glmexp.train.metrics.figures import SETTLING_STEPS, MetricsFile, run_figures
+        from glmexp.train.metrics.movement import Movement
         from glmexp.train.pause import Pause
-        from glmexp.train.validation import validation_of
 
         movement = Movement(engine)
         done, steps = resumed.saved.step if resumed else 0, checkpoints.steps
@@ -228,8 +228,8 @@ class Run:
 
     def save(self, engine: Any) -> None:
         """``export/``: the last weights, or with ``checkpoint.best`` the best."""
-        from glmexp.train.save import save
-        from glmexp.train.trained import put_best
+        from glmexp.train.weights.save import save
+        from glmexp.train.weights.trained import put_best
 
         with self.phase(Phase.saving):
             if self.config.checkpoint.best and (told := put_best(engine.module, self.folder, self.config, self.where.step)):

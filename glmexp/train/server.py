@@ -43,11 +43,11 @@ PRELOADED = (
     "glmexp.models.load",
     "glmexp.models.method",
     "glmexp.models.prompts",
-    "glmexp.train.figures",
+    "glmexp.train.metrics.figures",
     "glmexp.train.loop",
-    "glmexp.train.movement",
+    "glmexp.train.metrics.movement",
     "glmexp.train.run",
-    "glmexp.train.save",
+    "glmexp.train.weights.save",
 )
 """What a rank imports sooner or later, and what those leave to their first use."""
 

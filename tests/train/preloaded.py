@@ -162,9 +162,9 @@ def serve() -> None:
     import glmexp.data
     import glmexp.models.load
     import glmexp.train.loop
-    import glmexp.train.movement
+    import glmexp.train.metrics.movement
     import glmexp.train.run
-    import glmexp.train.save  # noqa: F401
+    import glmexp.train.weights.save  # noqa: F401
 
     for line in sys.stdin:
         order = json.loads(line)

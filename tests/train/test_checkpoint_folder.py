@@ -11,7 +11,9 @@ import torch
 
 from glmexp.config import compose
 from glmexp.config.errors import UserError
-from glmexp.train import checkpoint, checkpoint_restore, checkpoint_writer
+from glmexp.train.checkpoint import checkpoints as checkpoint
+from glmexp.train.checkpoint import restore as checkpoint_restore
+from glmexp.train.checkpoint import writer as checkpoint_writer
 from glmexp.train.ranks import Ranks
 from glmexp.train.skips import Skips
 from glmexp.trial import saved

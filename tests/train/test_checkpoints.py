@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from worker_trials import RunTrial, Trial, start, write_trial  # type: ignore[import-not-found]
 
-from glmexp.train import checkpoint_files
-from glmexp.train.checkpoint_files import Contents, trained_weights
+from glmexp.train.checkpoint import files as checkpoint_files
+from glmexp.train.checkpoint.files import Contents, trained_weights
 from glmexp.trial import saved
 from glmexp.trial.record import METRICS, State
 

@@ -7,7 +7,7 @@ from worker_trials import RunTrial  # type: ignore[import-not-found]
 
 from glmexp.config import compose
 from glmexp.config.errors import UserError
-from glmexp.train import disk
+from glmexp.train.checkpoint import disk
 from glmexp.trial import saved
 
 TINY = ("model=tiny", "data.max_length=32", "train.max_steps=2", "checkpoint.every=2")

@@ -7,8 +7,8 @@ import torch
 
 from glmexp.config import compose
 from glmexp.config.choices import Dtype
-from glmexp.train.clock import Activity, StepClock
-from glmexp.train.peaks import PEAKS, peak_of, peak_tflops
+from glmexp.train.metrics.clock import Activity, StepClock
+from glmexp.train.metrics.peaks import PEAKS, peak_of, peak_tflops
 
 
 @pytest.mark.parametrize(

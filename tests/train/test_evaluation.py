@@ -15,9 +15,9 @@ from glmexp.config import load, save
 from glmexp.config.choices import Metric
 from glmexp.data import Samples
 from glmexp.models import load_tokenizer
-from glmexp.train.evaluation import Evaluation, EvaluationsFile, write_predictions
-from glmexp.train.scores import NAMES, score
-from glmexp.train.validation import Best
+from glmexp.train.evaluation.evaluator import Evaluation, EvaluationsFile, write_predictions
+from glmexp.train.evaluation.scores import NAMES, score
+from glmexp.train.evaluation.validation import Best
 from glmexp.trial import saved
 from glmexp.trial.record import CONFIG, EVALUATIONS, PREDICTIONS
 

@@ -17,10 +17,10 @@ from glmexp.config.schema import ModelConfig
 from glmexp.models import build_model, load_model, load_tokenizer, locate
 from glmexp.models.description import describe_folder
 from glmexp.models.method import apply
-from glmexp.train.card import card
-from glmexp.train.exported import clear, publish, refuse_foreign, write_standard
-from glmexp.train.layout import verify, write_model, write_original
-from glmexp.train.trained import _base_model, find_source
+from glmexp.train.weights.card import card
+from glmexp.train.weights.exported import clear, publish, refuse_foreign, write_standard
+from glmexp.train.weights.layout import verify, write_model, write_original
+from glmexp.train.weights.trained import _base_model, find_source
 from glmexp.trial.export import main as export_verb
 from glmexp.trial.predict import main as predict_verb
 from glmexp.trial.record import CONFIG

@@ -15,7 +15,7 @@ from glmexp.models.description import describe
 from glmexp.models.initialisation import from_config
 from glmexp.models.method import apply
 from glmexp.models.quantised import quantization
-from glmexp.train.flops import ModelFlops, model_flops, visible_pairs
+from glmexp.train.metrics.flops import ModelFlops, model_flops, visible_pairs
 
 SAMPLES, LENGTH = 2, 24
 TINY_QKV = 256 * (256 + 2 * 64)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glmexp.train.figures import MetricsFile, StepFigures
+from glmexp.train.metrics.figures import MetricsFile, StepFigures
 from glmexp.trial import record
 from glmexp.trial.record import Phase, RankWriter, State, read_rank, write_json
 

@@ -12,7 +12,7 @@ from glmexp.config.schema import MethodConfig
 from glmexp.models import build_model, load_tokenizer
 from glmexp.models.prefix import add_prefix
 from glmexp.models.prompts import prompts_for
-from glmexp.train.generate import Draw, generate, stop_ids
+from glmexp.train.evaluation.generate import Draw, generate, stop_ids
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tokenizer"
 QUESTIONS = ("你好", "北京是中国的首都吗？请回答。", "1 + 1 = ?")

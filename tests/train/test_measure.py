@@ -11,7 +11,8 @@ from worker_trials import RunCommand, RunTrial, Trial, sample_file  # type: igno
 
 from glmexp.config import compose
 from glmexp.data import Samples
-from glmexp.train import figures, loop
+from glmexp.train import loop
+from glmexp.train.metrics import figures
 from glmexp.trial.record import Phase, State
 
 MEASURE = ["task=measure", "model=tiny", "precision=fp32", "data.max_length=40", "measure.warmup_steps=2", "measure.steps=3"]

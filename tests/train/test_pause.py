@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from glmexp.config import compose
-from glmexp.train import child, evaluation
-from glmexp.train.evaluation import Evaluator
+from glmexp.train import child
+from glmexp.train.evaluation import evaluator as evaluation
+from glmexp.train.evaluation.evaluator import Evaluator
 from glmexp.train.failure import EndedOnRequestError, Where
 from glmexp.train.pause import Pause
 from glmexp.train.requests import EndRequests

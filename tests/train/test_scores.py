@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glmexp.config.choices import Metric
-from glmexp.train.scores import NAMES, mean, score
+from glmexp.train.evaluation.scores import NAMES, mean, score
 
 # jieba cuts these into 北京 是 中国 的 首都 and 中国 的 首都 是 北京: all 5 words are shared, 2 of 4 word pairs, 3 in order.
 TURNED = ("北京是中国的首都", "中国的首都是北京")
@@ -64,7 +64,7 @@ def test_the_mean_is_over_samples():
 
 
 def test_jieba_leaves_no_file_for_others_to_plant(tmp_path):
-    code = "from glmexp.train.scores import words; print(words('我们去公园'))"
+    code = "from glmexp.train.evaluation.scores import words; print(words('我们去公园'))"
     root = str(Path(__file__).parents[2])
     environ = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": root}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=True)

@@ -25,8 +25,8 @@ from worker_trials import MOVING, Plain, RunTrial, Trial, train_plainly, write_t
 from glmexp.config.errors import UserError
 from glmexp.data import Samples, batches, collate
 from glmexp.data.order import Order
-from glmexp.train.flops import model_flops
 from glmexp.train.loss import loss_sum, shifted
+from glmexp.train.metrics.flops import model_flops
 from glmexp.train.sequence_parallel import check_model, part_of
 from glmexp.trial.record import DS_CONFIG, Phase, State
 

@@ -9,7 +9,7 @@ import torch
 from glmexp.config.choices import TEMPLATES
 from glmexp.models import load_tokenizer
 from glmexp.models.prompts import prompts_for
-from glmexp.train.usage import IDS
+from glmexp.train.weights.usage import IDS
 from tests.models.test_chat_template import CHATML, make
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tokenizer"

@@ -27,8 +27,8 @@ from worker_trials import ROOT, Trial, start, write_trial
 from glmexp.config import load
 from glmexp.models import build_model, load_tokenizer, preflight
 from glmexp.models.prompts import prompts_for
-from glmexp.train.generate import generate
-from glmexp.train.usage import QUESTION
+from glmexp.train.evaluation.generate import generate
+from glmexp.train.weights.usage import QUESTION
 from glmexp.trial.record import CONFIG
 
 ASKED = "灯塔几点开门？"

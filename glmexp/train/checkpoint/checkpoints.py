@@ -22,11 +22,11 @@ from glmexp.config.checkpoint import AUTO, resume_path
 from glmexp.config.choices import Method
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
-from glmexp.train.checkpoint_files import OWN, Contents
-from glmexp.train.checkpoint_layout import layout, trained
-from glmexp.train.checkpoint_restore import scaler_state
-from glmexp.train.checkpoint_writer import FileWriter, settle
-from glmexp.train.disk import check_room
+from glmexp.train.checkpoint.disk import check_room
+from glmexp.train.checkpoint.files import OWN, Contents
+from glmexp.train.checkpoint.layout import layout, trained
+from glmexp.train.checkpoint.restore import scaler_state
+from glmexp.train.checkpoint.writer import FileWriter, settle
 from glmexp.train.engine import zero_stage
 from glmexp.train.ranks import Ranks
 from glmexp.train.skips import Skips

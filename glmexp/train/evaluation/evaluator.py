@@ -19,12 +19,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.data import Samples, collate
-from glmexp.train import scores
 from glmexp.train.device import DTYPES, all_reduced
+from glmexp.train.evaluation import scores
+from glmexp.train.evaluation.generate import generate
 from glmexp.train.failure import EndedOnRequestError
-from glmexp.train.figures import finite
-from glmexp.train.generate import generate
 from glmexp.train.loss import IGNORED, loss_sum, target_count
+from glmexp.train.metrics.figures import finite
 from glmexp.train.requests import EndRequests
 from glmexp.train.sequence_parallel import part_of
 from glmexp.trial.record import EVALUATIONS, PREDICTIONS

@@ -13,9 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from glmexp.config.schema import Config
 from glmexp.models.method import trainable_parameters
-from glmexp.train.exported import SPARE, publish, write_standard
-from glmexp.train.layout import WHOLE_MODEL, State
-from glmexp.train.trained import EXPORT
+from glmexp.train.weights.exported import SPARE, publish, write_standard
+from glmexp.train.weights.layout import WHOLE_MODEL, State
+from glmexp.train.weights.trained import EXPORT
 from glmexp.trial import saved
 
 LOGGER = logging.getLogger(__name__)

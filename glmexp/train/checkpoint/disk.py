@@ -14,7 +14,7 @@ from glmexp.config.schema import Config
 from glmexp.models import describe
 from glmexp.models.initialisation import from_config
 from glmexp.models.method import apply
-from glmexp.train.layout import WHOLE_MODEL
+from glmexp.train.weights.layout import WHOLE_MODEL
 from glmexp.trial import saved
 
 SPARE, HEADERS = 1.02, 100_000

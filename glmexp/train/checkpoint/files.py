@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from glmexp.config.errors import UserError
-from glmexp.train.checkpoint_layout import Flat, Piece
+from glmexp.train.checkpoint.layout import Flat, Piece
 from glmexp.trial.saved import Saved, find
 
 OWN = "glmexp"

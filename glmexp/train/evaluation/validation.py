@@ -14,7 +14,7 @@ from glmexp.config.schema import Config
 from glmexp.config.sequence_parallel import sequence_parallel_size
 from glmexp.data import Samples
 from glmexp.models import load_tokenizer, locate
-from glmexp.train.evaluation import Evaluation, EvaluationsFile, Evaluator
+from glmexp.train.evaluation.evaluator import Evaluation, EvaluationsFile, Evaluator
 from glmexp.train.requests import EndRequests
 from glmexp.trial.record import Phase, RankWriter
 

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from glmexp.config.errors import UserError
 from glmexp.config.schema import Config
 from glmexp.models.prompts import prompts_for
-from glmexp.train.card import card, is_export
-from glmexp.train.layout import State, is_adapter, write_adapter, write_model, write_prefix
+from glmexp.train.weights.card import card, is_export
+from glmexp.train.weights.layout import State, is_adapter, write_adapter, write_model, write_prefix
 from glmexp.trial.orphan import is_alive
 
 SPARE = 1.02

@@ -22,8 +22,8 @@ from glmexp.models import build_model, load_tokenizer, locate, prefix
 from glmexp.models import method as methods
 from glmexp.models.quantised import quantization
 from glmexp.train.device import DTYPES
-from glmexp.train.layout import WHOLE_MODEL, adapter_names, is_adapter
 from glmexp.train.task import for_task
+from glmexp.train.weights.layout import WHOLE_MODEL, adapter_names, is_adapter
 from glmexp.trial import saved
 from glmexp.trial.record import RESULT
 
@@ -252,7 +252,7 @@ def _compare(wanted: dict[str, nn.Parameter], state: dict[str, torch.Tensor], so
 def _read(model: PreTrainedModel, source: Source, config: Config) -> dict[str, torch.Tensor]:
     """What was trained, by its names in ``model``; whole tensors on the host."""
     if not source.is_export:
-        from glmexp.train.checkpoint_files import trained_weights
+        from glmexp.train.checkpoint.files import trained_weights
 
         return trained_weights(source.path)
     if config.method.name is Method.ptuning_v2:

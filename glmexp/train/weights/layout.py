@@ -24,7 +24,7 @@ from glmexp.config.schema import Config, MethodConfig
 from glmexp.models import describe, prefix
 from glmexp.models.description import Description
 from glmexp.models.source import TINY, local_folder
-from glmexp.train.generate import stop_ids
+from glmexp.train.evaluation.generate import stop_ids
 
 State = dict[str, torch.Tensor]
 

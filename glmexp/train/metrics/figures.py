@@ -4,9 +4,9 @@ import json
 import logging
 import math
 import os
+import re
 import resource
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from io import FileIO
@@ -58,9 +58,9 @@ class StepFigures:
     """Input tokens with padding, over all ranks."""
     padded_tokens_per_second: float | None = None
     tflops_per_second: float | None = None
-    """Model FLOPs (``glmexp.train.flops``) a rank and second, in 1e12, without padding and recomputation."""
+    """Model FLOPs (``glmexp.train.metrics.flops``) a rank and second, in 1e12, without padding and recomputation."""
     mfu: float | None = None
-    """That over what the device can compute at most (``glmexp.train.peaks``); None where one of them is not known."""
+    """That over what the device can compute at most (``glmexp.train.metrics.peaks``); None where one of them is not known."""
 
 
 class MetricsFile:
@@ -136,9 +136,14 @@ def reset_peak(device: torch.device) -> None:
 
 
 def host_peak_gib() -> float:
-    """Largest resident size of this process so far, in GiB; pages mapped from files count."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
+    """Largest resident size of this process so far, in GiB; pages mapped from files count.
+
+    Not getrusage's where the kernel tells it otherwise: that begins with the size of whoever started the process (exec_mmap in
+    Linux's fs/exec.c).
+    """
+    told = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(encoding="utf-8"), re.MULTILINE)
+    kibibytes = int(told[1]) if told else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kibibytes * 1024 / GIB
 
 
 def median(values: Sequence[float | None]) -> float | None:

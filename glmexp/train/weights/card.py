@@ -14,7 +14,7 @@ from glmexp.config.measure import initialisation
 from glmexp.config.schema import Config
 from glmexp.data.store import COUNTS, TOKENS, Counts
 from glmexp.models.source import local_folder
-from glmexp.train.usage import base_words, usage
+from glmexp.train.weights.usage import base_words, usage
 from glmexp.trial.record import DS_CONFIG, EVALUATIONS, METRICS, RESULT
 
 TAG = "glmexp"

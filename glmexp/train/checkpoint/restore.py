@@ -13,8 +13,8 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.ops.adam import DeepSpeedCPUAdam
 
 from glmexp.config.errors import UserError
-from glmexp.train.checkpoint_files import Contents
-from glmexp.train.checkpoint_layout import Flat, layout, trained
+from glmexp.train.checkpoint.files import Contents
+from glmexp.train.checkpoint.layout import Flat, layout, trained
 from glmexp.train.engine import zero_stage
 
 SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")

@@ -1,0 +1,1 @@
+"""Checkpoints: what a run saves on its way, and goes on from."""
