@@ -33,13 +33,16 @@ sys.meta_path.insert(0, Spy())
 """
 
 
-def test_the_default_run_learns(glmexp, tmp_path):
-    ran = glmexp("launch.device=cpu", env={"HOME": str(tmp_path)})
+@pytest.mark.parametrize(
+    ("overrides", "share"), [pytest.param((), 0.7, id="whole", marks=pytest.mark.slow), (("train.max_steps=150",), 0.87)]
+)
+def test_the_default_run_learns(glmexp, tmp_path, overrides, share):
+    ran = glmexp("launch.device=cpu", *overrides, env={"HOME": str(tmp_path)})
     assert ran.code == 0, ran.out + ran.err
     result, rows = ran.json("result.json"), ran.rows()
     metrics = result["metrics"]
     assert result["state"] == "complete"
-    assert metrics["loss_last"] < 0.7 * metrics["loss_first"]
+    assert metrics["loss_last"] < share * metrics["loss_first"]
     assert len(rows) == metrics["steps"]
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
     assert all(row["lr"] > 0 for row in rows)
@@ -47,7 +50,7 @@ def test_the_default_run_learns(glmexp, tmp_path):
     assert (ran.only("export") / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_engine_gets_ds_config_to_the_letter(glmexp, tmp_path, ranks):
     spy = tmp_path / "spy"
     spy.mkdir()
@@ -67,7 +70,7 @@ def test_clipping_does_not_hide_the_norm(glmexp):
     assert all(row["grad_norm"] > 0.1 for row in ran.rows())
 
 
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_accumulation_changes_no_loss(glmexp, stage):
     common = (f"zero=stage{stage}", "precision=fp32", *SHORT)
     whole = glmexp("batch.micro=4", "batch.accumulation=1", f"hydra.run.dir=whole{stage}", *common)

@@ -26,6 +26,7 @@ def by_hand(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_by_hand_a_copied_folder_gives_the_same_losses(glmexp: RunCommand, tmp_path: Path) -> None:
     synthetic = ("model=tiny", "data=synthetic", "data.max_length=32", "precision=fp32", "train.max_steps=3")
     ran = glmexp(*synthetic, "launch.device=cpu", "train.save_weights=false")
