@@ -12,8 +12,6 @@ from glmexp.data.text import TextFile, opened
 JSON = (".jsonl", ".json")
 LOOKED_AT = 4096
 """Bytes of a file that tell its format, where its name does not."""
-
-
 NO_TEXT = {
     b"\x1f\x8b": "a gzip archive: let its name end with .gz",
     b"PK\x03\x04": "a zip archive or an Excel file: unpack it, or save the sheet as CSV",

@@ -7,9 +7,9 @@ answer that is wanted. The folder is built under another name and renamed when i
 is ready: no rank has to wait for it in a collective, whose time limit a large data set would exceed.
 """
 
-import glob
 import json
 import os
+import re
 import shutil
 import socket
 from array import array
@@ -24,7 +24,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from glmexp.trial.orphan import is_alive
+from glmexp.trial.orphan import abandoned
 
 TOKENS = "tokens"
 VALIDATION = "validation"
@@ -178,10 +178,8 @@ def publish(folder: Path, key: str, training: Part, validation: Part | None = No
     here = f".{TOKENS}.{socket.gethostname()}."
     building = folder / f"{here}{os.getpid()}"
     shutil.rmtree(building, ignore_errors=True)
-    for left in folder.glob(f"{glob.escape(here)}*"):  # by processes that were killed
-        pid = left.name.removeprefix(here).removesuffix(STALE)
-        if pid.isdecimal() and not is_alive(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
+    for left in abandoned(folder, rf"{re.escape(here)}(\d+)({re.escape(STALE)})?"):
+        shutil.rmtree(left, ignore_errors=True)
     try:
         training.tokens.save(building, training.counts, key=key)
         if validation is not None:

@@ -8,6 +8,7 @@ it stands on the standard library alone.
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import subprocess
@@ -94,6 +95,16 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def abandoned(folder: Path, names: str) -> list[Path]:
+    """What processes that are no more left in a folder, such as a half-written file of one that was killed.
+
+    Args:
+        names: a regular expression of whole names, whose first group is the id of the process that wrote it.
+    """
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return [path for path in paths if (found := re.fullmatch(names, path.name)) and not is_alive(int(found[1]))]
 
 
 def tagged(tag: str) -> Iterator[int]:

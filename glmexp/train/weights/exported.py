@@ -13,7 +13,7 @@ from glmexp.config.schema import Config
 from glmexp.models.prompts import prompts_for
 from glmexp.train.weights.card import card, is_export
 from glmexp.train.weights.layout import State, is_adapter, write_adapter, write_model, write_prefix
-from glmexp.trial.orphan import is_alive
+from glmexp.trial.orphan import abandoned
 
 SPARE = 1.02
 """What headers, tokenizer and configuration take on top of the weights."""
@@ -80,10 +80,8 @@ def publish(target: Path, fill: Callable[[Path], None]) -> None:
 
 def clear(target: Path) -> None:
     """Removes what exports to ``target`` that were killed left beside it, as large as the export."""
-    names = re.compile(rf"\.{re.escape(target.name)}\.(\d+)(\.old)?")
-    for path in target.parent.iterdir() if target.parent.is_dir() else ():
-        found = names.fullmatch(path.name)
-        if found and not is_alive(int(found[1])) and (target.exists() or not found[2]):
+    for path in abandoned(target.parent, rf"\.{re.escape(target.name)}\.(\d+)(\.old)?"):
+        if target.exists() or path.suffix != ".old":
             shutil.rmtree(path, ignore_errors=True)
 
 
