@@ -158,6 +158,7 @@ def test_files_of_no_format(write):
         (b"PAR1\x15\x04", "let its name end with .parquet"),
         (b"\x28\xb5\x2f\xfd", "a zstd archive"),
     ],
+    ids=["gzip", "zip", "xls", "parquet", "zstd"],
 )
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
 def test_what_is_no_text_is_told(write, content, told, name):
